@@ -1,4 +1,4 @@
-"""What privacy and compression cost in seconds: the channel, per-example gradients, pruned models."""
+"""Cost of privacy and compression in seconds: the channel, per-example gradients, pruned models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we are measured against: FedAvg as one writes it by hand for one workload only."""
+"""References of the benchmarks: FedAvg as one writes it by hand for one workload only."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def w1(options: argparse.Namespace) -> None:
 
 
 def population(options: argparse.Namespace) -> None:
-    """How a round's cost depends on the number of clients, and on the cohort."""
+    """Measure a round's cost by the number of clients, and by the cohort."""
     torch.set_num_threads(options.threads)
     work = replace(W2, samples=100, local_epochs=1)
     title(

@@ -1,4 +1,4 @@
-"""Compression of messages and models: pure tensors and bytes, no word of federated learning.
+"""Compression of messages and models: pure tensors and bytes, without federated learning.
 
 `compression.select` chooses entries; `compression.codec` turns messages into bytes, made of
 `compression.sparse_index` and the values of `compression.quantize`; `compression.own_codec` registers codecs of

@@ -36,7 +36,7 @@ Count = TypeVar("Count", int, Tensor)
 
 
 class Coded(NamedTuple):
-    """What a stack of messages becomes.
+    """A stack of messages after encoding and decoding.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Codec:
     values: ValueFormat
 
     def lossless(self, dtype: torch.dtype) -> bool:
-        """Say whether dense messages of this floating-point type arrive unchanged."""
+        """Return whether dense messages of this floating-point type arrive unchanged."""
         return self.values.exact(dtype)
 
     @property
@@ -81,7 +81,7 @@ class Codec:
 
     @property
     def entrywise(self) -> bool:
-        """Say whether a number arrives unchanged by what else is in its dense message."""
+        """Whether the decoded value of an entry is independent of the other entries of its dense message."""
         return isinstance(self.values, Cast)
 
     def encode(
@@ -218,7 +218,7 @@ class Codec:
         return Coded(decoded.reshape(rows.shape), sizes.reshape(lead))
 
     def fixed_length(self, n: int, kept: int | None = None) -> bool:
-        """Say whether the length of a message follows from the number of its entries alone.
+        """Return whether the length of a message follows from the number of its entries alone.
 
         Always without a choice of the sender; with one if enough are kept that gaps cannot beat the bitmap.
 

@@ -180,7 +180,7 @@ def _norms(module: nn.Module, layer: str, between: Sequence[fx.Node]) -> dict[st
 
 
 def _is_flatten(module: nn.Module, node: fx.Node) -> bool:
-    """Say whether a node lays everything but the batch axis in one row."""
+    """Return whether a node flattens all axes but the batch axis."""
     if node.op == "call_module":
         child = module.get_submodule(str(node.target))
         return isinstance(child, nn.Flatten) and (child.start_dim, child.end_dim) == (1, -1)

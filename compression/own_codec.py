@@ -20,7 +20,7 @@ COUNTS = (0, 1, 2, 7, 64, 1000)  # lengths of messages on which a codec is tried
 
 
 class OwnCodec(ABC):
-    """How a user's codec writes numbers; subclasses take no arguments and are registered by `codec`.
+    """Base class of a user's codec; subclasses take no arguments and are registered by `codec`.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class _Values:
         return self.own.stochastic
 
     def exact(self, dtype: torch.dtype) -> bool:
-        """Say no: nothing is known."""
+        """Return False: nothing is known about this codec."""
         return False
 
     def size(self, count: int) -> int:

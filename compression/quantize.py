@@ -24,7 +24,7 @@ _UNSIGNED = {2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
 
 class ValueFormat(Protocol):
-    """What a codec needs to know about its numbers."""
+    """Number format of a codec."""
 
     @property
     def bits(self) -> int:
@@ -43,7 +43,7 @@ class ValueFormat(Protocol):
         """Whether a generator is drawn from."""
 
     def exact(self, dtype: torch.dtype) -> bool:
-        """Say whether every finite number of this type survives unchanged."""
+        """Return whether every finite number of this type survives unchanged."""
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return what the receiver reads, for rows ``(R, m)``, one generator a row."""
@@ -79,7 +79,7 @@ class Cast:
         return 8 * self.dtype.itemsize
 
     def exact(self, dtype: torch.dtype) -> bool:
-        """Say whether every finite number of this type survives unchanged."""
+        """Return whether every finite number of this type survives unchanged."""
         return torch.promote_types(dtype, self.dtype) == self.dtype
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
@@ -138,7 +138,7 @@ class Stochastic:
         return 1 if self.bits == 1 else 2**self.bits - 2
 
     def exact(self, dtype: torch.dtype) -> bool:
-        """Say no: rounding is the point."""
+        """Return False: this format rounds."""
         return False
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
@@ -204,7 +204,7 @@ class Sign:
     stochastic: bool = False
 
     def exact(self, dtype: torch.dtype) -> bool:
-        """Say no: only signs survive."""
+        """Return False: only signs survive."""
         return False
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:

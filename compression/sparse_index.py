@@ -1,4 +1,4 @@
-"""Which entries of a message were kept, as bytes: their layout, exact length, expected length and bounds.
+"""Positions of the kept entries of a message as bytes: layout, exact length, expected length and bounds.
 
 Layout: one byte for the kind, four for the number of kept entries (little-endian), then the shorter of
 

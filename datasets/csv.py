@@ -80,7 +80,7 @@ def _width(path: Path, text: str, delimiter: str) -> int:
         records = _records(text[: 2 * MOST_LINE], delimiter, strict=False)
         return len(next((record for record in records if any(map(str.strip, record))), []))
     except csv.Error as error:
-        raise DataError(f"{path}: the header is no line of a CSV file: {error}") from error
+        raise DataError(f"{path}: the header is not a line of a CSV file: {error}") from error
 
 
 def _delimiter(text: str) -> str:

@@ -43,7 +43,7 @@ class Cells(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a file holds, before it is known which column is what.
+    """Content of a file before its columns have roles.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """How the features of a table were made of its raw columns.
+    """Construction of the features of a table from its raw columns.
 
     Attributes
     ----------

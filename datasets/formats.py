@@ -90,7 +90,7 @@ def listed(given: str | Sequence[str] | None) -> list[str]:
 
 
 class Reading(NamedTuple):
-    """How the cells of a file are read.
+    """Options for reading the cells of a file.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Reading(NamedTuple):
         ):
             if sign and (len(sign) != 1 or sign.isalnum() or sign in '"+\r\n'):
                 raise DataError(
-                    f"{name} is {sign!r}; give one character that is no letter, digit, quote or plus"
+                    f"{name} is {sign!r}; give one character other than a letter, digit, quote or plus"
                 )
         if made.decimal == "-" or made.thousands == "-" or made.decimal in (made.thousands, ""):
             raise DataError(

@@ -72,7 +72,7 @@ def relabeled(where: object, label: str, values: NDArray[np.str_], names: Mappin
     for old in given:
         if old not in known:
             raise DataError(
-                f"{where}: labels renames {old!r}, which is no value of {label!r}; "
+                f"{where}: labels renames {old!r}, which is not a value of {label!r}; "
                 f"{nearest(old, known.tolist()[:MOST_SHOWN])}"
             )
     renamed: Column = np.array([given.get(str(name), str(name)) for name in known], dtype=object)
@@ -125,7 +125,7 @@ def positive_last(
             wrong = (
                 f"positive is for two classes, and the label {label!r} has {len(classes)}"
                 if len(classes) != 2
-                else f"positive is {positive!r}, which is no class of the label {label!r}"
+                else f"positive is {positive!r}, which is not a class of the label {label!r}"
             )
             raise DataError(f"{where}: {wrong}: {shown}")
         return classes if place == 1 else classes[::-1]

@@ -1,4 +1,4 @@
-"""What is read at all: regular files, up to a size that a computer can hold."""
+"""Limits of what is read: regular files, up to a size that a computer can hold."""
 
 from __future__ import annotations
 

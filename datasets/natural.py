@@ -89,7 +89,7 @@ class _Frames(pickle.Unpickler):
             For everything else.
         """
         if name not in ADMITTED.get(module, ()):
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a frame")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a frame")
         own = {"ndarray": _Array, "_reconstruct": _reconstruct}
         return own[name] if name in own else super().find_class(MOVED.get(module, module), name)
 
@@ -185,7 +185,7 @@ def read_natural(
         columns = dict.fromkeys((*table.clients, *table.features, *marks))
         cells = {column: _cells(frame[column]) for column in columns}
     except KeyError as error:
-        raise DataError(f"{path} is no copy of {name}: column {error} is missing") from error
+        raise DataError(f"{path} is not a copy of {name}: column {error} is missing") from error
     except (OSError, ValueError, TypeError, SourceError) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{path} cannot be read as {name}: {error}") from error
     chosen = (

@@ -111,7 +111,7 @@ class Partition(ABC):
 
     @property
     def public(self) -> tuple[str, ...]:
-        """What a privacy claim takes as public about who is a client; overridden if counts decide."""
+        """Facts about who is a client that a privacy claim takes as public; overridden if counts decide."""
         return ()
 
     def names(self, samples: Samples) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ class Classes(Partition):
         fitting_clients = _neighbors(clients, count // math.gcd(count, self.classes))
         fitting_classes = _neighbors(self.classes, count // math.gcd(count, clients))
         raise self.error(
-            f"{clients} clients x {self.classes} classes = {clients * self.classes} shards is no multiple of "
+            f"{clients} clients x {self.classes} classes = {clients * self.classes} shards is not a multiple of "
             f"the {count} classes; use {fitting_clients} clients, or {fitting_classes} classes per client"
         )
 
@@ -409,7 +409,7 @@ class Natural(Partition):
 
     @property
     def public(self) -> tuple[str, ...]:
-        """Who has enough samples."""
+        """The clients with enough samples, a fact that a privacy claim takes as public."""
         return () if self.at_least is None else (f"which clients have at least {self.at_least} samples",)
 
     def count(self, samples: Samples, clients: int | None) -> int:

@@ -46,7 +46,7 @@ def plain_csv(archive: Path) -> bytes:
     Raises
     ------
     SourceError
-        If it is no archive of the plays.
+        If it is not an archive of the plays.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -60,7 +60,7 @@ def plain_csv(archive: Path) -> bytes:
                 rows = roles(_read(files, name)).items()
                 writer.writerows((title, role, said) for role, said in sorted(rows) if len(said) >= SMALLEST)
     except (OSError, *BROKEN) as error:
-        raise SourceError(f"{archive.name} is no archive of the plays: {error}") from error
+        raise SourceError(f"{archive.name} is not an archive of the plays: {error}") from error
     return text.getvalue().encode()
 
 

@@ -1,4 +1,4 @@
-"""Where data sets lie, and what to do if no source has one."""
+"""Sources of data sets, and advice if no source has one."""
 
 from __future__ import annotations
 

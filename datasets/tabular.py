@@ -100,7 +100,9 @@ def _read_frame(table: Table, path: Path) -> tuple[bytes, pd.DataFrame]:
             frame = table.from_openml(frame)
         labels = frame[table.label]
     except KeyError as error:
-        raise DataError(f"{path} is no copy of {table.name}: column or member {error} is missing") from error
+        raise DataError(
+            f"{path} is not a copy of {table.name}: column or member {error} is missing"
+        ) from error
     except (OSError, ValueError, zipfile.BadZipFile) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{path} cannot be read as {table.name}: {error}") from error
     text = [column for column in frame if not pd.api.types.is_numeric_dtype(frame[column])]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Users(NamedTuple):
-    """Who is a sample's user: the column, the names in it, sorted, and the number of every sample's, ``(n,)``."""
+    """Users of samples: the column, its sorted names, and the number of each sample's user, ``(n,)``."""
 
     column: str
     names: NDArray[np.str_]

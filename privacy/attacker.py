@@ -1,4 +1,4 @@
-"""What an epsilon lets an attacker gain, in chances.
+"""Chances of an attacker under a privacy guarantee.
 
 The attacker sees everything that is released and knows everything but one bit: which of two neighboring data sets
 was used. A privacy guarantee limits how well he can tell.

@@ -57,7 +57,7 @@ CLOSE = 1e-12  # bound on the log ratio between a release and post-processing of
 
 
 class Grid(NamedTuple):
-    """How messages become integers, in units of the clip norm.
+    """Grid that turns messages into integers, in units of the clip norm.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What several runs release together about one unit.
+"""Joint privacy of several runs about one unit.
 
 Runs with secret draws of their own compose like the rounds of one run. Runs that share their draws, those of a
 seed, do not: a unit is in the cohort of a round in all of them or in none. So the releases that such runs make from
@@ -24,7 +24,7 @@ _COARSE = 0.002  # first logarithm of a ratio of what is taken for alike, which 
 
 
 class Released(NamedTuple):
-    """What one run has released about a unit.
+    """Releases of one run about a unit.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What one pair (epsilon, delta) lets an attacker gain; `privacy.attacker` has the chances behind these bounds."""
+"""Bounds on an attacker's gain from one pair (epsilon, delta); `privacy.attacker` has the chances behind them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from harness.cli.grammar import Parser
-from harness.cli.parser import common_options, exit_code, with_examples
+from harness.cli.parser import exit_code, plugin_option, verbose_option, with_examples
 from harness.config import plugins
 from studies.board.command import (
     build_command,
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     """Return the argument parser."""
     top = Parser(prog=PROGRAM, description="Judge papers, other systems and submissions.")
-    top.set_defaults(verbose=False)
+    verbose_option(top)
     commands = top.add_subparsers(dest="command", required=True, metavar="papers|systems|board")
     papers = _add(
         commands,
@@ -93,7 +93,7 @@ def _add(
     """Add a command to a group of commands, and return its parser."""
     made: Parser = among.add_parser(name, help=help, description=help, **with_examples(PROGRAM, examples))
     made.set_defaults(do=command)
-    common_options(made)
+    plugin_option(made)
     return made
 
 

@@ -45,7 +45,7 @@ class FedPer(Descent, ServerUpdate):
     grad_clip: float | None = 10.0
 
     class State(NamedTuple):
-        """What is shared, ``(..., P)``, and what each client keeps, ``(..., total, Q)``: extractor and heads."""
+        """The shared extractor, ``(..., P)``, and the heads that clients keep, ``(..., total, Q)``."""
 
         u: Tensor
         vi: Tensor

@@ -114,7 +114,7 @@ def mechanisms(task: Task) -> list[object]:
 
 
 def follow() -> None:
-    """Let the other workers begin the round."""
+    """Start the round of the other workers."""
     for worker in workers:
         print(file=worker.stdin, flush=True)
 

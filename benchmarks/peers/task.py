@@ -1,4 +1,4 @@
-"""What every peer is given: data, model and local work, and how it tells its rounds. Needs nothing but torch.
+"""Task of every peer: data, model and local work, and the report of its rounds. Needs nothing but torch.
 
 The driver (``__main__.py``) writes a folder with `save`; a peer's script, run by the peer's own Python, reads it.
 Standard output carries one JSON object a line: a round's number and seconds, and at the end how many of the test

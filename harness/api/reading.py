@@ -77,7 +77,7 @@ def leaderboard(
 def recommend(
     folder: str | Path, where: Sequence[str], suite: str | None = None, *, by: str | None = None
 ) -> pd.DataFrame:
-    """Return what satisfies bounds, the surest first.
+    """Return the settings that satisfy bounds, most certain first.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def recommend(
     suite : str, optional
         Only this suite's runs.
     by : str, optional
-        Measure that ranks what is equally sure. Default: the suite's, or accuracy.
+        Measure that breaks ties. Default: the suite's, or accuracy.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Command ``doctor``: what this machine lacks, and the mend."""
+"""Command ``doctor``: a check of the installation, with fixes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Finding(NamedTuple):
     ----------
     what, state : str
         The thing, and "ok", "missing" (something optional) or "wrong".
-    about, mend : str
+    about, fix : str
         What was found, and what to do.
     """
 
     what: str
     state: str
     about: str
-    mend: str = ""
+    fix: str = ""
 
 
 def doctor_command(given: argparse.Namespace) -> int:
@@ -57,8 +57,8 @@ def doctor_command(given: argparse.Namespace) -> int:
     else:
         print_rows([{"": one.what, "state": one.state, "found": one.about} for one in found], "fedfrontier")
         for one in found:
-            if one.mend:
-                out.print(f"{one.what}: {one.mend}", markup=False, soft_wrap=True)
+            if one.fix:
+                out.print(f"{one.what}: {one.fix}", markup=False, soft_wrap=True)
     return 1 if any(one.state == "wrong" for one in found) else 0
 
 
@@ -81,8 +81,8 @@ def findings(results: Path) -> Iterator[Finding]:
         else:
             yield Finding(package, "ok", use)
     absent = [str(row["name"]) for row in datasets.catalog.describe() if not row["available"]]
-    mend = "data fetch NAME downloads; data list --json says what to do offline" if absent else ""
-    yield Finding("data", "missing" if absent else "ok", f"not here: {', '.join(absent) or 'none'}", mend)
+    fix = "data fetch NAME downloads; data list --json says what to do offline" if absent else ""
+    yield Finding("data", "missing" if absent else "ok", f"not here: {', '.join(absent) or 'none'}", fix)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     why = "" if browser else "pages of reports open in any browser, also on another machine"
     yield Finding("browser", "ok" if browser else "missing", Path(browser).name if browser else "none", why)
@@ -101,9 +101,9 @@ def _folder(results: Path) -> Iterator[Finding]:
         )
         return
     if not locked:
-        mend = "two processes could carry out one run; use a folder whose file system has locks (flock)"
-        yield Finding("results", "wrong", f"{results} has no file locks", mend)
+        fix = "two processes could carry out one run; use a folder whose file system has locks (flock)"
+        yield Finding("results", "wrong", f"{results} has no file locks", fix)
         return
     free = shutil.disk_usage(place).free
-    state, mend = ("wrong", "free some, or use another --out") if free < LEAST_FREE else ("ok", "")
-    yield Finding("results", state, f"{results} can be written; {free / 2**30:.1f} GiB free", mend)
+    state, fix = ("wrong", "free some, or use another --out") if free < LEAST_FREE else ("ok", "")
+    yield Finding("results", state, f"{results} can be written; {free / 2**30:.1f} GiB free", fix)

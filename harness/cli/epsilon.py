@@ -26,7 +26,7 @@ SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message ov
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism. Each unit takes part in each of ``rounds`` with probability ``rate``.
+    """A mechanism in whose ``rounds`` each unit takes part with probability ``rate``.
 
     Of clients, it is one of ``size`` of ``total``; of records and users drawn at a client, the two are 0 if
     only the rate is given.
@@ -73,7 +73,7 @@ class Mechanism:
         return Event(multiplier, self.rate, self.rounds, "poisson-replace" if replaced else self.sampling)
 
     def describe(self) -> str:
-        """Return everything that an epsilon of it depends on, but the noise."""
+        """Return in words everything that its epsilon depends on, except the noise."""
         who = "everybody takes part"
         if self.rate < 1:
             of = f" of {self.size} of {self.total}" if self.total else ""
@@ -111,13 +111,13 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         "--cohort",
         default="1",
         metavar="SIZE/TOTAL",
-        help="who takes part in a round, as 10/100 (default: all)",
+        help="clients in a round, such as 10/100 (default: all)",
     )
     to.add_argument(
         "--rate",
         type=float,
         metavar="Q",
-        help="instead: probability that a unit is drawn, as a statement's sampling_rate",
+        help="in place of --cohort: probability that a unit is drawn, such as a statement's sampling_rate",
     )
     to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
     to.add_argument(
@@ -129,14 +129,19 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     )
     to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
     to.add_argument(
-        "--releases-per-round", type=int, default=1, metavar="N", help="from one draw (default: 1)"
+        "--releases-per-round", type=int, default=1, metavar="N", help="releases made in a round (default: 1)"
     )
-    to.add_argument("--unit", choices=("client", "record", "user"), default="client", help="unit of privacy")
+    to.add_argument(
+        "--unit",
+        choices=("client", "record", "user"),
+        default="client",
+        help="unit of privacy (default: client)",
+    )
     to.add_argument(
         "--placement",
         choices=("central", "local", "distributed"),
         default="central",
-        help="who adds the noise",
+        help="party that adds the noise (default: central)",
     )
     to.add_argument("--json", action="store_true", help="print JSON")
 
@@ -282,7 +287,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
-    """Explain the tightest epsilon of an adjacency to somebody who knows no epsilons."""
+    """Return the meaning of the tightest epsilon of an adjacency in plain words."""
     secret = f"whether one {mechanism.unit} took part"
     if row["adjacency"] == "replace-one":
         secret = f"which of two versions of one {mechanism.unit}'s data was used"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +36,31 @@ class Version(argparse.Action):
         parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
         print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
         parser.exit()
+
+
+def grouped_help(groups: Mapping[str, Sequence[str]]) -> type[argparse.RawDescriptionHelpFormatter]:
+    """Return a formatter of help that lists the commands of a parser under headings.
+
+    Parameters
+    ----------
+    groups : Mapping[str, Sequence[str]]
+        Names of the commands under each heading. Every command needs a heading.
+    """
+
+    class Grouped(argparse.RawDescriptionHelpFormatter):
+        def _format_action(self, action: argparse.Action) -> str:
+            if not isinstance(action, argparse._SubParsersAction):
+                return super()._format_action(action)
+            commands = {command.dest: command for command in action._get_subactions()}
+            lines = []
+            for heading, names in groups.items():
+                lines.append(f"{' ' * self._current_indent}{heading}:\n")
+                self._indent()
+                lines += [self._format_action(commands[name]) for name in names]
+                self._dedent()
+            return "".join(lines)
+
+    return Grouped
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]  # where all packages of ours are
 
 
 def shadowed() -> list[str]:
-    """Return a sentence for every package of ours that Python would find elsewhere, with the mend."""
+    """Return a sentence for every package of ours that Python would find elsewhere, with a fix."""
     found = []
     for name in PACKAGES:
         spec = find_spec(name)
@@ -20,7 +20,7 @@ def shadowed() -> list[str]:
         if origin == ROOT / name / "__init__.py":
             continue
         if origin is None:  # a folder without __init__.py gives way to packages, so ours is missing
-            found.append(f"package {name} is missing; install fedfrontier anew")
+            found.append(f"package {name} is missing; reinstall fedfrontier")
         elif origin.is_relative_to(Path.cwd()) and not origin.is_relative_to(ROOT):
             found.append(
                 f"{origin} hides the package {name} of fedfrontier; start from another folder, or use the command "
@@ -34,7 +34,7 @@ def shadowed() -> list[str]:
 
 
 def shared() -> list[str]:
-    """Return a sentence for every other distribution whose files lie among ours, with the mend."""
+    """Return a sentence for every other distribution whose files lie among ours, with a fix."""
     found = []
     for name in PACKAGES:
         try:
@@ -44,7 +44,7 @@ def shared() -> list[str]:
         place = PathFinder.find_spec(name, [str(other.locate_file(""))])
         if place is not None and place.origin and Path(place.origin).resolve().is_relative_to(ROOT / name):
             found.append(
-                f"{name} {other.version} and fedfrontier have both put files into {ROOT / name}, so neither may "
-                "work; install them in environments of their own, fedfrontier anew"
+                f"{name} {other.version} and fedfrontier have both installed files into {ROOT / name}; either may "
+                "be broken. Install them in separate environments, and reinstall fedfrontier"
             )
     return found

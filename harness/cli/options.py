@@ -9,7 +9,11 @@ from harness.cli.grammar import path
 from harness.executors import EXECUTORS
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
-NUMBERS = ("rounds", "eval-every", "seed")
+NUMBERS = {
+    "rounds": "communication rounds (default: 100)",
+    "eval-every": "rounds between two evaluations (default: 10)",
+    "seed": "seed of partition, start, batches and public cohorts (default: 0)",
+}
 PRECISIONS = ("float32", "float64", "bfloat16")
 EXAMPLES = {
     "algorithm": "{name: fedavg, lr: 0.1}",
@@ -34,8 +38,8 @@ def spec_options(to: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of clients (default: 10, if the partition leaves it open)",
     )
-    for name in NUMBERS:
-        to.add_argument(f"--{name}", type=int, metavar="N")
+    for name, meaning in NUMBERS.items():
+        to.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
     to.add_argument(
         "--precision", choices=PRECISIONS, help="number format; bfloat16 applies to networks only"
     )
@@ -61,14 +65,16 @@ def ranking_options(to: argparse.ArgumentParser) -> None:
 
 
 def system_options(to: argparse.ArgumentParser) -> None:
-    """Add the network and the device that rounds are priced by."""
+    """Add the network and the device on which time and energy are estimated."""
     to.add_argument(
         "--network",
         metavar="NAME|FILE",
-        help="price rounds on a network: lte, wifi, datacenter or a YAML file",
+        help="estimate time and energy on a network: lte, wifi, datacenter or a YAML file",
     )
     to.add_argument(
-        "--device", metavar="NAME|FILE", help="and on a device: phone, edge, server or a YAML file"
+        "--device",
+        metavar="NAME|FILE",
+        help="estimate time and energy on a device: phone, edge, server or a YAML file",
     )
 
 
@@ -104,11 +110,11 @@ def sweep_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--limit-hours", type=float, metavar="H", help="refuse to start if the estimate is longer"
     )
-    to.add_argument("--trim", action="store_true", help="leave out seeds until the rest fits --limit-hours")
+    to.add_argument("--trim", action="store_true", help="drop seeds until the rest fits --limit-hours")
 
 
 def jobs_options(to: argparse.ArgumentParser) -> None:
-    """Add the options on who computes."""
+    """Add the options of executors and workers."""
     to.add_argument(
         "--jobs",
         type=int,
@@ -130,12 +136,12 @@ def jobs_options(to: argparse.ArgumentParser) -> None:
         default="auto",
         type=stack,
         metavar="auto|off|N",
-        help="compute runs that differ in seeds or numbers together: as many as is faster, none, or at most N",
+        help="compute runs that differ only in seeds or numbers together: auto, never, or at most N at once",
     )
 
 
 def protection_options(to: argparse.ArgumentParser) -> None:
-    """Add what tightens the privacy of all runs."""
+    """Add the options that tighten the privacy of all runs."""
     to.add_argument(
         "--strict",
         action="store_true",
@@ -150,7 +156,7 @@ def protection_options(to: argparse.ArgumentParser) -> None:
 
 
 def tensorboard_option(to: argparse.ArgumentParser) -> None:
-    """Add the folder of event files that runs are written to."""
+    """Add the option for the folder of TensorBoard events."""
     to.add_argument(
         "--tensorboard", type=path, metavar="FOLDER", help="write TensorBoard events of every run that ends"
     )
@@ -164,7 +170,7 @@ def execution_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--noise-code",
         metavar="DIGEST",
-        help="repeat the noise of a published row, from its column noise_code, whatever code is here; to verify it",
+        help="draw the noise of a published row, by its column noise_code, to verify the row with other code",
     )
     to.add_argument("--retry", action="store_true", help="repeat failed runs")
 
@@ -182,8 +188,8 @@ def computing_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--diagnostics",
         action="store_true",
-        help="under privacy, also write figures of private data that no noise protects: train_* metrics, norms of "
-        "messages (default: none)",
+        help="under privacy, also write figures of private data that no noise protects: train_* metrics and norms "
+        "of messages",
     )
 
 
@@ -197,22 +203,22 @@ def stack(text: str) -> int | None:
 
 
 def sample_options(to: argparse.ArgumentParser, sample: int) -> None:
-    """Add the options of what repeats a sample of runs."""
+    """Add the options of commands that repeat a sample of runs."""
     to.add_argument(
         "--sample",
         type=int,
         default=sample,
         metavar="N",
-        help=f"compute that many finished runs again, drawn at random, and compare (default: {sample})",
+        help=f"repeat N randomly chosen finished runs and compare (default: {sample})",
     )
     to.add_argument(
-        "--seed", type=int, metavar="S", help="draw that sample (default: another every time, printed)"
+        "--seed", type=int, metavar="S", help="seed of the choice of runs (default: random; printed)"
     )
     to.add_argument(
         "--tolerance",
         type=float,
         default=0.0,
         metavar="T",
-        help="largest difference that agrees, |a - b| / max(1, |a|, |b|) (default: 0, the same bits)",
+        help="largest difference accepted, |a - b| / max(1, |a|, |b|) (default: 0, the same bits)",
     )
-    to.add_argument("--device", default="cpu", help="torch device of the repetition (default: cpu)")
+    to.add_argument("--device", default="cpu", help="torch device of the repeated runs (default: cpu)")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.examples import EXAMPLES, epilog
-from harness.cli.grammar import Parser, Version, path
+from harness.cli.grammar import Parser, Version, grouped_help, path
 from harness.cli.names import shadowed
 from harness.cli.options import (
     computing_options,
@@ -51,7 +51,14 @@ LISTS = (
 )
 #: Modules of commands that read results, list parts or fetch data, and need no part itself.
 READERS = ("listing", "report", "status")
-VERBOSE = "report what is loaded; with check: list every check"
+#: Commands as ``--help`` lists them.
+GROUPS = {
+    "run": ("run", "suite", "sweep", "plan", "status", "resume", "retry"),
+    "look": ("leaderboard", "report", "recommend", "predict", "epsilon", "list"),
+    "share": ("export", "archive", "merge"),
+    "check": ("check", "audit", "verify"),
+    "set up": ("data", "doctor", "completion"),
+}
 
 
 def refusals() -> tuple[type[Exception], ...]:
@@ -130,11 +137,12 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog=PROGRAM,
         description="Measure what privacy and compression cost in federated learning.",
-        **_with_examples(""),
+        epilog=epilog(PROGRAM, EXAMPLES[""]),
+        formatter_class=grouped_help(GROUPS),
     )
-    top.add_argument("--verbose", action="store_true", help=VERBOSE)
+    verbose_option(top)
     top.add_argument("--version", action=Version, nargs=0, help="print versions and exit")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
 
     def command(name: str, module: str, help: str, do: str = "") -> Parser:
         made: Parser = commands.add_parser(name, help=help, description=help, **_with_examples(name))
@@ -169,19 +177,21 @@ def parser() -> argparse.ArgumentParser:
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
     planned.add_argument(
-        "--untimed", action="store_true", help="no trial rounds; images that are not here count by their size"
+        "--untimed",
+        action="store_true",
+        help="skip the trial rounds; missing image data sets are planned by their shape",
     )
     spec_options(planned)
     sweep_options(planned)
 
-    status = command("status", "status", "show the progress of the runs of a results folder")
+    status = command("status", "status", "show the progress of the runs in a results folder")
     status.add_argument("dir", type=path, metavar="DIR")
     status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")
 
     for retried, meaning in (
-        (False, "finish what was interrupted or never begun"),
-        (True, "run again what failed"),
+        (False, "finish interrupted and missing runs"),
+        (True, "repeat failed runs"),
     ):
         again = command("retry" if retried else "resume", "folders", f"{meaning} in a results folder")
         again.set_defaults(retry=retried)
@@ -190,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
         jobs_options(again)
         computing_options(again)
         tensorboard_option(again)
-    merged = command("merge", "folders", "copy the runs and suites of results folders into one")
+    merged = command("merge", "folders", "copy the runs and suites of several results folders into one")
     merged.add_argument("dirs", type=path, nargs="+", metavar="DIR")
     merged.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
 
@@ -199,19 +209,19 @@ def parser() -> argparse.ArgumentParser:
         "report",
         "print and write the comparison table of a results folder",
     )
-    report = command("report", "report", "write table, pictures and HTML page of a results folder")
+    report = command("report", "report", "write the table, pictures and HTML page of a results folder")
     for each in (board, report):
         ranking_options(each)
     where_option(board)
     board.add_argument(
         "--columns",
         metavar="NAME,...",
-        help="only these columns, in this order, in files too; accuracy is mean and deviation; help lists names",
+        help="columns of table and files, in this order; accuracy is mean and deviation; help lists the names",
     )
     board.add_argument(
         "--bold-best",
         action="store_true",
-        help="with --markdown and --latex: the best of each group in bold, with what seeds cannot tell from it",
+        help="with --markdown and --latex: bold the best row of each group, and rows not significantly worse",
     )
     board.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=path, metavar="FILE", help="write a Markdown table")
@@ -235,12 +245,10 @@ def parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
-    advised = command("recommend", "report", "find what satisfies bounds, and how surely")
+    advised = command("recommend", "report", "find the settings that satisfy bounds, and how certain that is")
     advised.add_argument("dir", type=path, metavar="DIR")
     advised.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
-    advised.add_argument(
-        "--by", help="measure that ranks what is equally sure (default: the suite's, or accuracy)"
-    )
+    advised.add_argument("--by", help="measure that breaks ties (default: the suite's, or accuracy)")
     where_option(advised)
     system_options(advised)
     advised.add_argument("--json", action="store_true", help="print JSON")
@@ -251,7 +259,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--parquet", type=path, metavar="FILE", help="write Parquet, one row per evaluation")
     export.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per evaluation")
     export.add_argument(
-        "--clients", type=path, metavar="FILE", help="write CSV, one row per run and client that has a name"
+        "--clients", type=path, metavar="FILE", help="write CSV, one row per run and named client"
     )
     export.add_argument("--tensorboard", type=path, metavar="FOLDER", help="write TensorBoard events")
 
@@ -260,7 +268,9 @@ def parser() -> argparse.ArgumentParser:
     predicted.add_argument(
         "data", metavar="TABLE", help="CSV, Parquet or Arrow file with its columns, or csv:FILE?decimal=,"
     )
-    predicted.add_argument("--client", metavar="NAME", help="whose model, if every client has its own")
+    predicted.add_argument(
+        "--client", metavar="NAME", help="client whose model to apply, if every client has its own"
+    )
     predicted.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
     predicted.add_argument(
         "--keep",
@@ -273,16 +283,17 @@ def parser() -> argparse.ArgumentParser:
         "--fill", action="store_true", help="write the training mean where a number is missing"
     )
 
-    diagnosed = command("doctor", "doctor", "say what this machine lacks, and the mend")
+    diagnosed = command("doctor", "doctor", "check the installation and suggest fixes")
     diagnosed.add_argument(
-        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder that would be used"
+        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder to check"
     )
     diagnosed.add_argument("--json", action="store_true", help="print JSON")
 
     verified = command(
         "verify",
         "verify",
-        "compare a results folder or an archive with its checksums, and repeat some of its runs; 2 if wrong",
+        "compare a results folder or an archive with its checksums, and repeat some of its runs; exit code 2 "
+        "if they differ",
     )
     verified.add_argument(
         "dir",
@@ -322,11 +333,12 @@ def parser() -> argparse.ArgumentParser:
     checked = command("check", "catalog", "run the conformance checks on algorithms")
     checked.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     checked.add_argument("--json", action="store_true", help="print JSON")
+    checked.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help="list every check")
 
     audited = command(
         "audit",
         "catalog",
-        "test a run's privacy claim: its releases, and a training with canaries",
+        "test a run's privacy claim: its releases, and training with canaries",
     )
     spec_options(audited)
     audited.add_argument(
@@ -340,17 +352,22 @@ def parser() -> argparse.ArgumentParser:
     completed = command("completion", "completion", "print the script that completes commands in a shell")
     completed.add_argument("shell", choices=SHELLS)
 
-    computed = command("epsilon", "epsilon", "privacy of a mechanism without a run")
+    computed = command("epsilon", "epsilon", "compute the privacy of a mechanism without a run")
     computed.later = _epsilon_options
 
     for one in (*commands.choices.values(), *what.choices.values()):
         if one is not data:  # which has subcommands
-            common_options(one)
+            plugin_option(one)
     return top
 
 
-def common_options(to: argparse.ArgumentParser) -> None:
-    """Add the options of every command."""
+def verbose_option(to: argparse.ArgumentParser) -> None:
+    """Add the option that stands before the command."""
+    to.add_argument("--verbose", action="store_true", help="log what is loaded and how runs are computed")
+
+
+def plugin_option(to: argparse.ArgumentParser) -> None:
+    """Add the option of every command."""
     to.add_argument(
         "--plugin",
         action="append",
@@ -359,7 +376,6 @@ def common_options(to: argparse.ArgumentParser) -> None:
         metavar="FILE.py",
         help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
     )
-    to.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
 
 
 def with_examples(program: str, examples: Sequence[str]) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 
 LINES = 8  # running runs that are shown
+TENTHS = 10  # lines of a suite whose progress goes to a file
 REFRESH_SECONDS = 1.0
 
 
 class SuiteProgress(Follower):
-    """Progress of a suite on standard error: a live display on a terminal, else one line per finished run.
+    """Progress of a suite on standard error: a live display on a terminal, else a line at every tenth of the runs.
 
     Parameters
     ----------
@@ -63,10 +64,10 @@ class SuiteProgress(Follower):
         with self._lock:
             self._watch.end(outcome.id)
             self._ends[outcome.status] += 1
-            if not log.is_terminal:
+            ended, total = self._ends.total(), len(self._runs)
+            if not log.is_terminal and ended * TENTHS // total > (ended - 1) * TENTHS // total:
                 left = self._left(self._watch.under_way(REFRESH_SECONDS))
-                count = f"{self._ends.total()}/{len(self._runs)}"
-                log.print(f"{count} {label} {outcome.status}{left and ', '}{left}", markup=False)
+                log.print(f"{ended}/{total} {label} {outcome.status}{left and ', '}{left}", markup=False)
         if outcome.why:
             log.print(f"{label} ({outcome.id}) {outcome.status}: {outcome.why}", markup=False)
 

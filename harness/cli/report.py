@@ -134,7 +134,7 @@ def recommend_command(given: argparse.Namespace) -> int:
     else:
         if found:
             shown = found[: recommendation.MOST]
-            title = "Within all bounds, the surest first" + (
+            title = "Within all bounds, most certain first" + (
                 f"; {len(shown)} of {len(found)}, all with --json" if len(shown) < len(found) else ""
             )
             print_rows(recommendation.readable(shown), title)

@@ -87,7 +87,7 @@ def archive_command(given: argparse.Namespace) -> int:
 
 
 def told(found: Portable, where: str) -> None:
-    """Say what has been written, and what has been left out."""
+    """Print what was written and what was left out."""
     rest = ", ".join(f"{count} {status}" for status, count in sorted(found.left_out.items()))
     log.print(
         f"wrote {counted(len(found.ids), 'run')} to {where}{f'; left out: {rest}' if rest else ''}",

@@ -46,7 +46,7 @@ class Named(dict[str, Any]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        """Let validators make it, and write it as a plain dictionary."""
+        """Return the schema of a value that validators make, written as a plain dictionary."""
         plain = core_schema.plain_serializer_function_ser_schema(dict)
         return core_schema.is_instance_schema(cls, serialization=plain)
 
@@ -116,7 +116,7 @@ class DataSpec(Section):
 
     @property
     def called(self) -> str:
-        """What people call the data: the name of the file, or of the data set."""
+        """Return the short name of the data: that of the file, or of the data set."""
         return name_of_file(self.name, self.path) or self.name
 
     @model_validator(mode="before")

@@ -29,7 +29,7 @@ CALLS = {"import_module", "__import__"}  # functions whose first argument, if it
 
 @dataclass
 class Sources:
-    """What some files consist of.
+    """The modules and packages that some files consist of.
 
     Attributes
     ----------

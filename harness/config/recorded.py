@@ -98,7 +98,7 @@ def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) ->
 
 
 def misnamed(id: str, started: Mapping[str, Any]) -> str:
-    """Say why an id does not follow from what a record says of its run; empty if it does.
+    """Return why an id does not follow from the record of its run; empty if it does.
 
     Nothing is said of records whose versions are not those of the code here, such as those of plugins that are not
     loaded: their defaults are not known.

@@ -72,7 +72,7 @@ RESERVED = (
 
 
 class Profile(Section):
-    """What a profile changes of a suite file."""
+    """The changes that a profile makes to a suite file."""
 
     base: dict[str, Any] = Field(default_factory=dict)
     sweep: Any = None

@@ -284,7 +284,7 @@ def runs_of(cells: Sequence[Combination], tune: TuneSpec | None) -> list[Combina
 
 
 def hold_out(cell: dict[str, Any]) -> None:
-    """Let the selection samples of a run of a tuned suite be the same under every seed."""
+    """Give a run of a tuned suite the same selection samples under every seed."""
     part = cell.get("partition")
     if isinstance(part, Mapping) and part.get("selection"):
         cell["partition"] = {"selection_seed": 0, **part}

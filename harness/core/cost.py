@@ -30,7 +30,7 @@ class Samples:
     members: Tensor
 
     def __mul__(self, times: Tensor) -> Samples:
-        """Let the samples of clients count as often as ``times (*lead, C, 1)`` says."""
+        """Count the samples of each client ``times (*lead, C, 1)`` times."""
         return Samples(self.weight, self.members * times.squeeze(-1))
 
 

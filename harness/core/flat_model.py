@@ -23,7 +23,7 @@ Loops = Literal["faster", "clients", "samples"]
 
 
 def set_start(module: nn.Module, start: Start) -> None:
-    """Let a function draw the start values ``(P,)`` of a module, in place of a rule for each kind of layer."""
+    """Set the function that draws a module's start values ``(P,)``, in place of a rule for each kind of layer."""
     vars(module)["start_values"] = start
 
 
@@ -34,7 +34,7 @@ def start_of(module: nn.Module) -> Start | None:
 
 
 def take_in_loops(module: nn.Module, why: Loops = "faster") -> None:
-    """Let a module, and each of its parts, not be vectorized over clients unless a run asks for it."""
+    """Mark a module and all its parts as not vectorized over clients, unless a run asks for it."""
     for part in module.modules():
         vars(part)["in_loops"] = why
 

@@ -32,7 +32,7 @@ class Incompatible(UserError):
 
 
 class Interrupted(UserError):
-    """What a command needs has gone while it worked, and nothing is wrong with the request; exit code 130.
+    """Loss of a resource while a command works, such as a Ray cluster; exit code 130.
 
     The same command continues from there.
     """

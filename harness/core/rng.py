@@ -58,7 +58,7 @@ def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let global generators on the CPU begin with a 32-bit seed, for constructors that draw from them.
+    """Seed the global generators on the CPU with 32 bits, for constructors that draw from them.
 
     Those of torch, numpy and Python are set back afterwards.
     """

@@ -1,4 +1,4 @@
-"""How costs are written wherever a person reads them. Files for other programs keep plain numbers."""
+"""Units of costs wherever a person reads them. Files for other programs keep plain numbers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """What is told how runs get on; this one does nothing with it."""
+    """A receiver of the progress of runs; this one ignores it."""
 
     def begin(self, numbers: Sequence[int]) -> None:
         """Note that runs have started."""

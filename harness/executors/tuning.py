@@ -34,7 +34,7 @@ Start = Callable[[Sequence[RunSpec]], None]
 
 
 class Sampler(Protocol):
-    """What proposes the settings of one search."""
+    """A source of the settings of one search."""
 
     def ask(self, number: int) -> list[dict[str, Any]]:
         """Return the next settings."""
@@ -89,7 +89,7 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         if run.evaluate().metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
-                "strict privacy tells no figures of selection samples"
+                "strict runs record no figures of selection samples"
                 if strict
                 else "it does not apply to these classes or groups"
             )
@@ -251,7 +251,7 @@ def _cost(search: Search, tune: TuneSpec, releases: _Releases) -> Selected | Non
 
 
 class _Releases:
-    """What runs release about their units; runs that differ in their budget only share a dry run."""
+    """The releases of runs about their units; runs that differ only in their budget share a dry run."""
 
     def __init__(self) -> None:
         self._events: dict[str, list[tuple[Event, ...]]] = {}

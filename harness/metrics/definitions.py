@@ -130,7 +130,7 @@ def auroc_clients(p: Predictions) -> float | None:
 
 @metric("max", ".0f", "clients", ranks=True)
 def auroc_clients_n(p: Predictions) -> float | None:
-    """How many clients have both classes and so enter auroc_clients (zero means: no client has)."""
+    """Count the clients that have both classes and so enter auroc_clients; 0 if none has."""
     if not p.binary:
         return None
     return float(((p.positives > 0) & (p.positives < p.sizes)).sum())

@@ -137,7 +137,7 @@ def transformer(shape: Shape, outputs: int, *, width: int = 32, heads: int = 4, 
     if len(shape) != 2:
         raise UserError(f"model 'transformer' reads text, not inputs of shape {shape}; use 'mlp'")
     if width % heads:
-        raise UserError(f"model 'transformer': width {width} is no multiple of {heads} heads")
+        raise UserError(f"model 'transformer': width {width} is not a multiple of {heads} heads")
     layers = [TransformerBlock(width, heads) for _ in range(blocks)]
     extractor = nn.Sequential(Symbols(outputs, shape[0], width), *layers, Last(), nn.LayerNorm(width))
     return Net(extractor, width, outputs)

@@ -99,7 +99,7 @@ def _obstacle(module: nn.Module) -> str | None:
         if isinstance(rate, int | float) and rate > 0:
             return f"{what} drops values by chance, and the harness repeats computations; set dropout to 0"
     for name, _ in module.named_buffers():
-        return f"buffer {name!r} is no parameter, so clients could not send it; compute it in forward"
+        return f"buffer {name!r} is not a parameter, so clients could not send it; compute it in forward"
     parameters = dict(module.named_parameters())
     if not parameters:
         return "the module has no parameters"

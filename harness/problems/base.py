@@ -91,7 +91,7 @@ class ProblemType:
     labels: Literal["classes", "numbers"] = "classes"
 
     def __post_init__(self) -> None:
-        """Let every problem that is built hold its settings."""
+        """Wrap `build` so that every problem holds its settings."""
         build = self.build
 
         @wraps(build)

@@ -30,7 +30,7 @@ SECTIONS = (
 
 @dataclass(frozen=True)
 class Report:
-    """What a report consists of.
+    """Contents of a report.
 
     Attributes
     ----------

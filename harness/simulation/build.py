@@ -330,7 +330,7 @@ def _check_compression(spec: RunSpec, problem: Problem, start: dict[str, Tensor]
         lengths = {len(value) for value in start.values()}
         if len(lengths) < len(start):
             raise Incompatible(
-                "compression.alpha: x and y must differ in size, by which their parts are matched"
+                "compression.alpha: x and y must differ in size, as parts of a message are told by their length"
             )
     if spec.compression.rank is not None:
         low_rank.checked(problem, spec.compression.rank)
@@ -450,7 +450,7 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
 
 
 def _remark_users(spec: RunSpec, federation: Federation, private: bool) -> None:
-    """Say that an epsilon of a record, or of a client, is none of a user who has several or is at several."""
+    """Warn that an epsilon of a record, or of a client, does not cover a user who has several or is at several."""
     unit: Literal["record", "client"] = "client"
     if spec.privacy is not None and spec.privacy.unit == "record":
         unit = "record"
@@ -462,7 +462,7 @@ def _remark_users(spec: RunSpec, federation: Federation, private: bool) -> None:
         where = "training records" if unit == "record" else "clients, with training records at each"
         warn_once(
             f"privacy.unit: a user of column {_user(spec)!r} has {'several' if private else f'up to {most}'} "
-            f"{where}, so the epsilon is one of a {unit} and none of a user; unit user protects users at one client"
+            f"{where}, so the epsilon is one of a {unit} and not of a user; unit user protects users at one client"
         )
 
 

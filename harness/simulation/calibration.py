@@ -90,11 +90,12 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
         most = report["unit_most"]  # whom the privacy statement names
         if rates[most] >= LOUD * middle:
             names, samples = first.federation.names, int(first.federation.counts()[most])
-            who = f"client {most}" + (f", {names[most]}," if names else "")
+            name = f"{names[most]}, " if names else ""
             warn_once(
-                f"privacy: {who} sets the noise of all: with {samples} training samples it is drawn at rate "
-                f"{rates[most]:.3g}, the median client at {middle:.3g}. partition.at_least leaves out small "
-                "clients, partition.group: other joins them; privacy.noise: per_client gives each client its own"
+                f"privacy: client {most} ({name}{samples} training samples, sampling rate {rates[most]:.3g}; the "
+                f"median rate is {middle:.3g}) determines the noise for all clients. partition.at_least leaves out "
+                "small clients, partition.group: other joins them; privacy.noise: per_client gives each client its "
+                "own noise"
             )
 
 

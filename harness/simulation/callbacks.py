@@ -1,4 +1,4 @@
-"""What users have called while runs are made."""
+"""Callbacks of users, called during runs."""
 
 from __future__ import annotations
 

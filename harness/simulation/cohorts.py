@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how often each client does."""
+"""Draws of cohorts, and the number of rounds in which each client takes part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run that is no longer finite may tell.
+"""Detection of runs that are no longer finite.
 
 Under privacy of unit client only what has passed the mechanism may decide whether a run is done or has failed. Rows
 that clients keep are made of their own data, without noise.

@@ -198,7 +198,7 @@ def _up_to_values(go: Callable[[], object]) -> None:
 
 
 class Count:
-    """What clients note of their gradients.
+    """The counts that clients keep of their gradients.
 
     Attributes
     ----------

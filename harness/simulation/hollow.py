@@ -33,7 +33,7 @@ VALUES = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.defau
 
 
 class Valued(RuntimeError):
-    """What is gone through looks at values, which hollow tensors do not have."""
+    """A computation depends on values, which hollow tensors do not have."""
 
 
 class Hollow(TorchDispatchMode):

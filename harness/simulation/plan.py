@@ -91,7 +91,7 @@ def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dic
 
 
 class Counts(NamedTuple):
-    """What dry runs tell of a run: costs, its privacy statement, its memory, and the most such runs in a stack."""
+    """The findings of dry runs: costs, a privacy statement, memory, and the most such runs in a stack."""
 
     cost: dict[str, Tensor]
     privacy: dict[str, Any]

@@ -182,7 +182,7 @@ class Recorder:
 
     @property
     def written(self) -> Checkpoint:
-        """What a checkpoint says about the evaluations so far."""
+        """Entries of a checkpoint about the evaluations so far."""
         digest = {"digest": self._folder.digest} if self._folder else {}
         return {"lines": self.lines, "seconds": self.spent, **digest}
 

@@ -18,7 +18,7 @@ SMALL = 0.1  # of the room: runs that take less of it are not measured
 
 
 class Fit(NamedTuple):
-    """How a run fits into memory.
+    """Fit of a run into memory.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     there: Room | None
 
     def __str__(self) -> str:
-        """Say what is needed and what there is."""
+        """Return the memory that is needed and what is available, in words; empty if unknown."""
         if self.needed is None or self.there is None:
             return ""
         parts = "; to save memory, its clients are computed one after another" if self.setup.in_parts else ""

@@ -107,7 +107,7 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
 
 
 class Trained(BaseModel):
-    """What of a run's spec is needed to apply its model."""
+    """Settings of a run that are needed to apply its model."""
 
     model_config = ConfigDict(frozen=True, strict=True)
     model: dict[str, Any]
@@ -178,7 +178,7 @@ class About(BaseModel):
             if name != origin and not (
                 name.startswith(origin) and name[len(origin) : len(origin) + 1] in "=_"
             ):
-                raise UserError(f"feature {name!r} is none of the column {origin!r}")
+                raise UserError(f"feature {name!r} does not come from the column {origin!r}")
         if len(self.classes) == 1:
             raise UserError("there is one class only")
         return self
@@ -225,7 +225,7 @@ class SavedModel:
         if about.pop("format", None) != FORMAT:
             raise UserError(f"{path} holds no model of this version: its format is not {FORMAT!r}")
         if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
-            raise UserError(f"{path} holds parameters that are no finite numbers")
+            raise UserError(f"{path} holds parameters that are not finite numbers")
         return cls(tensors, checked(str(path), lambda: About.model_validate(about)))
 
     @property

@@ -484,7 +484,7 @@ class Simulation:
 
     @cached_property
     def _company(self) -> list[list[int]]:
-        """With whom each run is evaluated: all on the same samples, by models that round alike in any company."""
+        """Group runs whose models can be evaluated in one batch with identical rounding, by run."""
         if self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
             return [[number] for number in range(self.num_runs)]
         groups: list[list[int]] = []

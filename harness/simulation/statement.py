@@ -140,7 +140,7 @@ def protected_units(privacy: PrivacyTerms, training: Federation, *, vertical: bo
 
 
 def large_delta(privacy: PrivacyTerms, units: float | None) -> str:
-    """Say that a delta is no small probability for so many units; empty if it is.
+    """Return a warning if a delta is too large for the number of units, else an empty text.
 
     A mechanism that publishes one unit, drawn by chance, as it is has epsilon 0 at a delta of 1 over their number.
     """
@@ -154,7 +154,7 @@ def large_delta(privacy: PrivacyTerms, units: float | None) -> str:
 
 
 def _arithmetic(privacy: Privacy, release: float | str) -> str:
-    """Say in which arithmetic noise is added, and where its tails end."""
+    """Return in which arithmetic noise is added, and where its tails end."""
     if privacy.placement == "distributed":
         return INTEGERS
     loud = privacy.own is None and (release == "inf" or float(release) > LARGEST_OF_TAILS)

@@ -78,7 +78,7 @@ def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
 def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
     """Yield the results folder that a path names; that of an archive is unpacked for as long.
 
-    An archive is refused if a member leaves the folder, is no result, is a link, or is not in the manifest
+    An archive is refused if a member leaves the folder, is not a result, is a link, or is not in the manifest
     or not what it says.
 
     Raises
@@ -99,15 +99,15 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
             only_results(root, listed, limits)
             missing = [name for name in listed if not (root / name).exists()]
         except FileNotFoundError:
-            raise UserError(f"{path}: it has no {MANIFEST}, so it is no archive of results") from None
+            raise UserError(f"{path}: it has no {MANIFEST}, so it is not an archive of results") from None
         except FileExistsError as error:
             raise UserError(f"{path}: {Path(error.filename).relative_to(root)} is in it twice") from None
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path} is no archive of results, or is damaged: {error}") from None
+            raise UserError(f"{path} is not an archive of results, or is damaged: {error}") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except (ValueError, OverflowError) as error:  # tarfile lets those of numbers in headers through
-            raise UserError(f"{path} is no archive of results, or is damaged: {error}") from None
+            raise UserError(f"{path} is not an archive of results, or is damaged: {error}") from None
         if missing:
             raise UserError(f"{path}: {'; '.join(f'{name} is missing' for name in missing)}")
         yield root
@@ -164,7 +164,7 @@ def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
         if name != MANIFEST:
             allowed(name)
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or full == name or member.size < 0:
-            raise UserError(f"{full!r} is no file in {TOP}")
+            raise UserError(f"{full!r} is not a file in {TOP}")
         yield name, member.size
     if long:
         raise EOFError("it ends in the middle of a member")

@@ -21,7 +21,7 @@ def unchecked(id: str, started: Mapping[str, Any]) -> str:
 
 
 class Contents(NamedTuple):
-    """What the folder of a run holds.
+    """Contents of the folder of a run.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
     except Damaged as error:
         return found.damaged(f"rounds.jsonl {error.why}")
     if raw is not None and len(raw.splitlines()) != len(rounds):  # of a run that has ended
-        return found.damaged("rounds.jsonl holds lines that are no evaluations")
+        return found.damaged("rounds.jsonl holds lines that are not evaluations")
     return found._replace(rounds=rounds)
 
 

@@ -76,7 +76,7 @@ def open_file(path: Path, most: int | None = None) -> IO[bytes]:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise Damaged(path, "is no file")
+        raise Damaged(path, "is not a file")
     if most is not None and found.st_size > most:
         os.close(descriptor)
         raise Damaged(path, f"has {found.st_size:,} bytes; at most {most:,} are read")

@@ -144,7 +144,7 @@ def read_manifest(root: Path) -> dict[str, str]:
     Damaged
         If it cannot be read.
     UserError
-        If it has another format, or names what is no result.
+        If it has another format, or names what is not a result.
     """
     content = read_json(root / MANIFEST, "format", "files")
     if content["format"] != FORMAT:
@@ -161,8 +161,8 @@ def allowed(name: str) -> str:
     """Return the path of a result within its folder; raise UserError if it is that of something else."""
     if not RESULT.fullmatch(name) or (name.partition("/")[0] in RESERVED and "/" in name):
         raise UserError(
-            f"{name!r} is no result: specs, evaluations, ends and predictions of runs, and suites are; checkpoints "
-            "and all other files are refused"
+            f"{name!r} is not a result. Results are specs, evaluations, ends and predictions of runs, and suites; "
+            "checkpoints and all other files are refused"
         )
     return name
 

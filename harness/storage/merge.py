@@ -33,7 +33,7 @@ COPYING = ".copying"  # beginning of the name of a folder that is being copied
 
 @dataclass
 class Merged:
-    """What a merge did.
+    """Result of a merge.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def _complete(source: RunFolder, target: RunFolder, made: Merged) -> None:
 
 
 def _contradiction(source: RunFolder, target: RunFolder) -> str:
-    """Say in what two executions of a run that are done differ; empty if they have the same figures."""
+    """Return how two finished executions of a run differ; empty if they have the same figures."""
     both = [[computed(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)]
     if agree(*both):
         return ""

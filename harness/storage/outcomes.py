@@ -1,4 +1,4 @@
-"""What two executions of one run have in common, whatever version of this package recorded them."""
+"""Comparison of two executions of one run, recorded by any version of this package."""
 
 from __future__ import annotations
 

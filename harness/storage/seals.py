@@ -126,7 +126,7 @@ def _unsealed(folder: Path, name: str) -> dict[str, str]:
 
 def _fault(folder: Path, name: str, expected: object, kept: dict[str, bytes] | None) -> str:
     if name not in SEALED:  # a seal that others wrote may name files anywhere
-        return "is no file of a run"
+        return "is not a file of a run"
     try:
         if kept is None or name not in RECORDED:
             found = checksum(folder / name, MOST_BYTES[name])

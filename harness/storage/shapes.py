@@ -146,7 +146,7 @@ class Held(Shape):
 
 
 class Meta(Shape):
-    """What tables must know of a run's algorithm."""
+    """The facts of a run's algorithm that tables need."""
 
     family: Name
     pooled: bool
@@ -176,7 +176,7 @@ class Started(Shape):
 
 
 class Timing(Shape):
-    """What differs between executions."""
+    """The figures that differ between executions."""
 
     seconds: Number = 0
 
@@ -361,7 +361,7 @@ def _format(text: str) -> str:
 
 
 class MetricAbout(Shape):
-    """What tables must know of a plugin's metric."""
+    """The facts of a plugin's metric that tables need."""
 
     direction: Literal["max", "min"]
     format: Annotated[str, Field(max_length=16), AfterValidator(_format)]

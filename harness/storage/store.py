@@ -302,7 +302,7 @@ class Store:
         return records
 
     def contradictions(self, cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        """Say which cells of a suite hold other settings than those that the id of their run follows from."""
+        """Yield the cells of a suite whose settings do not yield the id of their run."""
         for cell in cells:
             if cell["id"] is not None and cell.get("spec") and (why := self._named(cell["id"], cell)):
                 yield f"suite.json {why}"

@@ -44,8 +44,8 @@ def _secret(path: Path) -> bytes:
     others = os.name == "posix" and (whole.st_uid != os.getuid() or stat.S_IMODE(whole.st_mode) & 0o077)
     if others or len(found) != LENGTH:
         raise UserError(
-            f"privacy.strict: {path} is no secret of yours; it holds {LENGTH} bytes that only you can read. "
-            f"Remove it"
+            f"privacy.strict: {path} is not a valid secret ({LENGTH} bytes that only you can read); remove "
+            "the file"
         )
     return found
 

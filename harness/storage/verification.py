@@ -16,7 +16,7 @@ from harness.storage.store import Store, read_suite
 
 
 class Verdict(NamedTuple):
-    """What was found about a run or a suite.
+    """Result of verifying a run or a suite.
 
     Attributes
     ----------

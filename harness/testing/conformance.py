@@ -197,7 +197,7 @@ def _resumed(cls: type[Algorithm]) -> None:
 
 @_check
 def _silent(cls: type[Algorithm]) -> None:
-    """Let nothing of a client reach anybody through a silenced channel."""
+    """Send nothing that depends on client data through a silenced channel."""
     if cls.meta.pooled:
         return  # it is the reference without protection, and says so
     everybody = tuple(range(task_of(cls)[1].clients))
@@ -242,7 +242,7 @@ def _partial(cls: type[Algorithm]) -> None:
 
 @_check
 def _heard(cls: type[Algorithm]) -> None:
-    """Let a client's data have an effect through the open channel."""
+    """Send what depends on client data through an open channel."""
     if cls.meta.pooled:
         return
     states = [run(small(cls), task_of(cls, changed=who)) for who in (None, 1)]
@@ -268,7 +268,7 @@ def _relabeled(cls: type[Algorithm]) -> None:
 
 @_check
 def _idle(cls: type[Algorithm]) -> None:
-    """Let a client that has run out of batches stand still."""
+    """Stand still at a client that has no batches left."""
     if not cls.meta.epochs or cls.meta.solves[0] == "vertical":
         return  # everybody takes as many steps
     algorithm, task = cls(local_epochs=1, batch_size=4), task_of(cls)

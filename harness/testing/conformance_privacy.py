@@ -187,7 +187,7 @@ def _unprotected(cls: type[Algorithm]) -> None:
 
 @_check
 def _bounded(cls: type[Algorithm]) -> None:
-    """Let a client's data change as little for others as the clip norm is small."""
+    """Bound the effect of a client's data on others by the clip norm."""
     algorithm, secret = small(cls), 1
     for name, made in _protected(cls, algorithm, task_of(cls), clip=TINY):
         other = run(algorithm, task_of(cls, changed=secret), privacy=made.privacy)

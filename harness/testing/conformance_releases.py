@@ -57,7 +57,7 @@ class Still(DryClients):
 
 
 class Growth(NamedTuple):
-    """How a part of the state grows with noise.
+    """Growth of the noise in a part of the state.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def _check(fn: Check) -> Check:
 
 @_check
 def _noise_fades(cls: type[Algorithm]) -> None:
-    """Let noise fade from what the server keeps."""
+    """Keep no noise that adds up in the state of the server."""
     if found := [one for one in noise_growth(cls) if one.adds_up]:
         text = ", ".join(f"{one.field} (variance grows with T^{one.exponent:.1f})" for one in found)
         raise Warned(

@@ -37,7 +37,7 @@ class Failed(AssertionError):
 
 
 class Warned(AssertionError):
-    """What a conformance check found is no error, but costs accuracy."""
+    """Finding of a conformance check that is not an error, but costs accuracy."""
 
 
 def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:

@@ -24,7 +24,7 @@ Limit = float | tuple[float, ...] | Tensor
 
 @dataclass
 class Transcript:
-    """What was seen of a run.
+    """Record of a run's releases.
 
     Attributes
     ----------

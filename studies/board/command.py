@@ -33,7 +33,9 @@ def submit_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("dir", type=path, metavar="DIR")
     to.add_argument("--suite", required=True, metavar="NAME", help="the suite")
     to.add_argument("--to", required=True, type=path, metavar="FOLDER", help="the new folder")
-    to.add_argument("--submitter", required=True, metavar="NAME", help="who submits, as the board shows it")
+    to.add_argument(
+        "--submitter", required=True, metavar="NAME", help="name of the submitter, as the board shows it"
+    )
     to.add_argument("--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest")
 
 

@@ -48,10 +48,10 @@ def signer(path: Path, signature: Path) -> str:
         If the signature is not one of this file, or not by an Ed25519 key.
     """
     if signature.stat().st_size > MOST_BYTES:
-        raise UserError(f"{signature.name} is no signature: it has more than {MOST_BYTES:,} bytes")
+        raise UserError(f"{signature.name} is not a signature: it has more than {MOST_BYTES:,} bytes")
     done = _ssh_keygen(["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)], path.read_bytes())
     if done.returncode != 0:
-        raise UserError(f"{signature.name} is no signature of {path.name}")
+        raise UserError(f"{signature.name} is not a signature of {path.name}")
     found = re.search(r"with ED25519(?:-SK)? key (SHA256:[A-Za-z0-9+/]+)", done.stdout)
     if found is None:
         raise UserError(f"{signature.name} is not by an Ed25519 key; ssh-keygen -t ed25519 makes one")

@@ -28,14 +28,14 @@ def papers_options(to: argparse.ArgumentParser) -> None:
         "folders",
         nargs="*",
         metavar="FOLDER",
-        help="folders with claims.yaml, or with such folders in them (default: results/reference)",
+        help="folders that hold claims.yaml, or such folders (default: results/reference)",
     )
     to.add_argument(
         "--from",
         dest="runs",
         type=grammar.path,
         metavar="DIR",
-        help="results folder whose runs are read anew",
+        help="results folder to read the runs from",
     )
     to.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
     to.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")

@@ -115,17 +115,17 @@ class IgnoresTheData(FedAvg):
 @pytest.mark.parametrize(
     ("wrong", "caught"),
     [
-        (LeaksToServer, "Let nothing of a client reach anybody through a silenced channel"),
-        (LeaksToOthers, "Let nothing of a client reach anybody through a silenced channel"),
+        (LeaksToServer, "Send nothing that depends on client data through a silenced channel"),
+        (LeaksToOthers, "Send nothing that depends on client data through a silenced channel"),
         (
             ShowsAMeanOfWhatStaysAtHome,
-            "Let nothing of a client reach anybody through a silenced channel",
+            "Send nothing that depends on client data through a silenced channel",
         ),
         (ChangesItsArgument, "Change nothing that a round is given, and give the same state twice"),
         (CountsClientsInFront, "Give in runs stacked in front of the client axis what runs apart give"),
         (DrawsFromAGlobalGenerator, "Change nothing that a round is given, and give the same state twice"),
-        (MovesWhileIdle, "Let a client that has run out of batches stand still"),
-        (IgnoresTheData, "Let a client's data have an effect through the open channel"),
+        (MovesWhileIdle, "Stand still at a client that has no batches left"),
+        (IgnoresTheData, "Send what depends on client data through an open channel"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

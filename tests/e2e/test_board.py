@@ -129,7 +129,7 @@ def test_one_bad_submission_does_not_hide_the_others(folder, tmp_path, capsys):
     (folder / "eve" / "extra.pt").write_bytes(b"0")
     site = tmp_path / "site"
     assert studies(["board", "build", str(folder), "--out", str(site)]) == 2
-    assert "eve: left out: 'extra.pt' is no result" in said(capsys)
+    assert "eve: left out: 'extra.pt' is not a result" in said(capsys)
     index = (site / "index.html").read_text()
     assert "Ada" in index and "Left out" in index and "extra.pt" in index
     assert studies(["board", "check", str(folder), "--sample", "0"]) == 2

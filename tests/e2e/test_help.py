@@ -1,4 +1,4 @@
-"""What helps at the command line: examples, completion, what the machine lacks, what hides packages."""
+"""What helps at the command line: examples, completion, checks of the installation, what hides packages."""
 
 import json
 import os
@@ -98,15 +98,15 @@ def test_a_distribution_among_our_files_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(names, "ROOT", tmp_path)
     (told,) = names.shared()
-    assert "datasets 9.9 and fedfrontier have both put files into" in told
+    assert "datasets 9.9 and fedfrontier have both installed files into" in told
 
 
-def test_the_doctor_tells_what_lacks_and_the_mend(tmp_path, monkeypatch, capsys):
+def test_the_doctor_tells_what_is_missing_and_the_fix(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert main(["doctor", "--out", str(tmp_path / "out"), "--json"]) == 0
     found = {one["what"]: one for one in json.loads(capsys.readouterr().out)}
-    assert found["ray"]["state"] == "missing" and found["ray"]["mend"] == "pip install 'fedfrontier[ray]'"
+    assert found["ray"]["state"] == "missing" and found["ray"]["fix"] == "pip install 'fedfrontier[ray]'"
     assert found["browser"]["state"] == "missing" and found["packages"]["state"] == "ok"
     assert found["results"]["state"] == "ok" and not (tmp_path / "out").exists()
     assert main(["doctor", "--out", str(tmp_path / "out")]) == 0

@@ -248,7 +248,7 @@ def test_strict_privacy_refuses_to_be_tuned(tmp_path, capsys):
     base = TUNED["base"] | {"partition": TUNED["base"]["partition"] | {"standardize": False}}
     algorithms = [{"name": "fedavg", "local_steps": 2}]
     assert suite(tmp_path, "--strict", base=base, sweep=sweep | {"algorithm": algorithms}) == 2
-    assert "strict privacy tells no figures of selection samples" in " ".join(capsys.readouterr().err.split())
+    assert "strict runs record no figures of selection samples" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_plan_counts_the_search(tmp_path, capsys):

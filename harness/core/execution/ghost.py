@@ -27,7 +27,7 @@ _here = threading.local()
 
 
 class Tape:
-    """What enters the layers of a network; probes, zeros, are added to what leaves them."""
+    """The inputs of a network's layers; probes, which are zeros, are added to their outputs."""
 
     def __init__(self, probes: Sequence[Tensor] = ()) -> None:
         self.inputs: list[Tensor] = []

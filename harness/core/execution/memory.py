@@ -12,7 +12,7 @@ MOST_KEPT = 8 * KEPT  # bytes of all of them
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory, because model-sized vectors are allocated many times per step.
+    """Make the C library keep freed memory, because model-sized vectors are allocated many times per step.
 
     Fresh pages from the system cost 6 % of a step of a 3-million-parameter network (benchmarks, W1) and 5 % of a
     round of FedBiOAcc with ten stacked runs. Without ``mallopt`` in the library nothing changes.

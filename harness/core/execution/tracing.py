@@ -125,7 +125,7 @@ class _OperationWriter(TorchDispatchMode):
         return result
 
     def know(self, value: Tensor, node: Node) -> None:
-        """Let a node stand for a tensor."""
+        """Note the node that stands for a tensor."""
         node.meta["value"] = value.shape, value.stride(), value.dtype, value.device
         self._nodes[value] = node
 

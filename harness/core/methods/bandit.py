@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Agents(NamedTuple):
-    """What agents remember, ``(A, G)`` each.
+    """Memory of bandit agents, ``(A, G)`` each.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ from harness.core.wire.dp_client import Mechanism
 
 
 class Exchange(NamedTuple):
-    """What a node learns in an exchange with its neighbors.
+    """The rows that a node has after an exchange with its neighbors.
 
     Attributes
     ----------

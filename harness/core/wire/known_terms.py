@@ -21,7 +21,7 @@ Round = Callable[[Clients, Any], Any]
 
 
 class Delivered(NamedTuple):
-    """What a method of a channel has returned."""
+    """The result of a call to a method of a channel."""
 
     method: str
     result: Any

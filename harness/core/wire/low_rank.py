@@ -178,6 +178,6 @@ def _variables(problem: Problem) -> dict[int, str]:
     names = {len(value): name for name, value in start.items()}
     if len(names) < len(start):
         raise Incompatible(
-            "compression.rank: x and y have equally many coordinates; change the model a little"
+            "compression.rank: x and y must differ in size, as parts of a message are told by their length"
         )
     return names

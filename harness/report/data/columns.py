@@ -138,7 +138,7 @@ def dictionary() -> str:
     lines = [
         "# Columns of all tables",
         "",
-        "What the fields of CSV and Parquet files say. An empty field does not apply or was not measured; it is "
+        "The fields of CSV and Parquet files. An empty field does not apply or was not measured; it is "
         "never zero. `make columns` writes this page from `harness/report/data/columns.csv`.",
         "",
     ]

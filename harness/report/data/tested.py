@@ -27,7 +27,7 @@ class SeedPairs(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """The seeds that are left out, in words; empty if none is."""
+        """Return a remark on seeds that are left out; empty if none is."""
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 

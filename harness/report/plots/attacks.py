@@ -1,4 +1,4 @@
-"""The cost of protection and its effect: a measure against what attacks find out."""
+"""Cost and benefit of protection: a measure plotted against the success of attacks."""
 
 from __future__ import annotations
 

@@ -25,29 +25,29 @@ from harness.storage.files import safe_name
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
     "overview": ("All algorithms, budgets and pruning ratios", ""),
-    "pareto": ("Who needs least", ""),
+    "pareto": ("Pareto fronts over epsilon and bytes", ""),
     "curves": ("Learning curves", ""),
-    "accuracy-bytes": ("What bytes buy", ""),
-    "accuracy-epsilon": ("What privacy costs", ""),
+    "accuracy-bytes": ("Results by bytes", ""),
+    "accuracy-epsilon": ("Results by privacy budget", ""),
     "attacks": (
-        "What attackers find out",
-        "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
-        "says nothing of better ones; an epsilon bounds all on what it protects.",
+        "Success of attacks",
+        "Attacks on what the runs released, with knowledge that an attacker may lack. If "
+        "they fail, others may succeed; an epsilon bounds every attack on what it protects.",
     ),
     "fairness": (
-        "How groups and clients fare",
-        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
+        "Groups and clients",
+        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps between them.",
     ),
     "ranks": (
         "Ranks over federations",
         "A task is a data set with its partition, a budget and a pruning ratio; the tasks of one federation share "
         "clients and test samples and count once in the tests. A method is an algorithm with a model.",
     ),
-    "tuning": ("What tuning bought", ""),
-    "clients": ("What each client gets", "On the client's own test samples, which may be few."),
+    "tuning": ("Gain by tuning", ""),
+    "clients": ("Results of each client", "On the client's own test samples, which may be few."),
     "partition": (
-        "Who holds what",
-        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
+        "Samples of each client",
+        "Numbers of samples of the simulated clients, which would be private in a real federation; "
         "the simulator, which deals the data, knows them.",
     ),
 }

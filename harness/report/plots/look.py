@@ -65,7 +65,7 @@ def drawn_as(formats: Collection[str], style: str | None = None) -> Iterator[Non
 
 
 class _Heard(logging.Handler):
-    """Collector of matplotlib's warnings: it goes on without settings that it cannot read."""
+    """Collector of matplotlib's warnings about settings that it cannot read."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The gain of tuning: the expected result of a search against its number of settings."""
+"""Gain by tuning: the expected result of a search against its number of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well scores tell members from others: areas and rates, with intervals."""
+"""ROC of attack scores: areas and rates, with intervals."""
 
 from __future__ import annotations
 

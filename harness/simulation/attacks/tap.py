@@ -1,4 +1,4 @@
-"""What an attacker sees: the messages of a run as they arrive, and for the score, what they were made of."""
+"""Tap of a run's messages as an attacker sees them, with their true inputs for scoring."""
 
 from __future__ import annotations
 

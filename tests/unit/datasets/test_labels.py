@@ -61,7 +61,7 @@ def test_numbers_are_named_like_text(table):
 
 def test_an_unknown_positive_class_is_refused(table):
     with pytest.raises(
-        DataError, match=r"positive is 'il', which is no class of the label 'ill': 'healthy', 'sick'"
+        DataError, match=r"positive is 'il', which is not a class of the label 'ill': 'healthy', 'sick'"
     ):
         classes(table("sick", "healthy"), positive="il")
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_labels_says_which_are_one(table):
     data = load("csv", path=path, label="ill", labels=labels)
     assert data.classes == ("nein", "ja") and data.y.tolist()[:5] == [1, 0, 1, 1, 0]
     assert set(data.columns["ill"]) == {"ja", "nein"}
-    with pytest.raises(DataError, match=r"labels renames 'Jaa', which is no value of 'ill'"):
+    with pytest.raises(DataError, match=r"labels renames 'Jaa', which is not a value of 'ill'"):
         load("csv", path=path, label="ill", labels={**labels, "Jaa": "ja"})
 
 

@@ -95,8 +95,8 @@ class Reader:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (compressed(Dangerous()), "system is no part of a frame"),
-        (compressed(Reader()), "read_pickle is no part of a frame"),
+        (compressed(Dangerous()), "system is not part of a frame"),
+        (compressed(Reader()), "read_pickle is not part of a frame"),
         (compressed(Forged()), "an array that is not read from its numbers"),
         (compressed(Huge()), "an array that is not read from its numbers"),
         (compressed([1, 2]), "a pickle of list"),
@@ -133,7 +133,7 @@ def test_another_file_in_the_wheel_is_refused(offline, wheel, monkeypatch):
 def test_a_file_that_is_no_such_table_is_refused(tmp_path, cache):
     file = tmp_path / "a.csv"
     file.write_text("lea,school\n1,2\n")
-    with pytest.raises(DataError, match="is no copy of chemistry: column 'score'"):
+    with pytest.raises(DataError, match="is not a copy of chemistry: column 'score'"):
         load("chemistry", path=file)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no file for chemistry"):

@@ -156,7 +156,7 @@ def test_a_damaged_table_is_refused_in_one_sentence(tmp_path, content, reason):
 
 def test_another_archive_is_refused(tmp_path):
     (tmp_path / "junk.tar.gz").write_bytes(b"junk")
-    with pytest.raises(SourceError, match=r"junk\.tar\.gz is no archive of the plays"):
+    with pytest.raises(SourceError, match=r"junk\.tar\.gz is not an archive of the plays"):
         plain_csv(tmp_path / "junk.tar.gz")
     with pytest.raises(SourceError, match="one_gut"):
         plain_csv(archive(tmp_path, LONG, metadata=""))

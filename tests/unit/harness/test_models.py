@@ -331,7 +331,7 @@ def test_describe_lists_every_model_in_one_line_each() -> None:
         ("logistic", (20, 1), {}, r"model 'logistic' cannot read text; use 'transformer'"),
         ("mlp", (20, 1), {}, r"model 'mlp' cannot read text; use 'transformer'"),
         ("transformer", (20,), {}, r"reads text, not inputs of shape \(20,\); use 'mlp'"),
-        ("transformer", (20, 1), {"heads": 5}, "width 32 is no multiple of 5 heads"),
+        ("transformer", (20, 1), {"heads": 5}, "width 32 is not a multiple of 5 heads"),
         (
             "mlp",
             (5,),

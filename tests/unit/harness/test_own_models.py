@@ -258,7 +258,7 @@ def test_a_buffer_is_refused():
         made.register_buffer("places", torch.ones(2))
         return made
 
-    with pytest.raises(UserError, match=r"buffer 'places' is no parameter.*compute it in forward"):
+    with pytest.raises(UserError, match=r"buffer 'places' is not a parameter.*compute it in forward"):
         built(buffered)
 
 

@@ -1,4 +1,4 @@
-"""What stacked runs share, and arguments of one-client functions as rows of clients."""
+"""Arguments that stacked runs share, and arguments of one-client functions as rows of clients."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """What cannot be parsed is refused in one line, with the nearest valid name."""
 
+import argparse
 import logging
 
 import pytest
 
 from harness.cli.grammar import path
-from harness.cli.parser import filled, main
+from harness.cli.parser import GROUPS, filled, main, parser
 from harness.core.registry import UserError
 
 
@@ -44,13 +45,32 @@ def test_arguments_that_are_none_name_the_nearest(line, said, capsys):
     assert said in refusal(line.split(), capsys)
 
 
-@pytest.mark.parametrize("line", ["--verbose list models --json", "list models --json --verbose"])
-def test_verbose_may_stand_before_and_after_the_command(line, monkeypatch, capsys):
+def test_verbose_stands_before_the_command(monkeypatch, capsys):
     levels = []
     monkeypatch.setattr(logging, "basicConfig", lambda level, **options: levels.append(level))
-    assert main(line.split()) == 0
+    assert main(["--verbose", "list", "models", "--json"]) == 0
     assert main(["list", "models", "--json"]) == 0
     assert levels == [logging.INFO, logging.WARNING]
+    capsys.readouterr()
+    assert "unknown option '--verbose'" in refusal(["list", "models", "--verbose"], capsys)
+
+
+def test_help_lists_every_command_once_in_a_group(capsys):
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(commands.choices)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("  look:")
+    assert lines[start - 1].split()[0] == "retry" and lines[start + 1].split()[0] == "leaderboard"
+
+
+def test_options_with_numbers_have_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--rounds N communication rounds (default: 100)" in text
+    assert "--eval-every N rounds between two evaluations (default: 10)" in text
 
 
 @pytest.mark.parametrize(

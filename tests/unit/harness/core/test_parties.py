@@ -268,5 +268,5 @@ def test_x_and_y_that_cannot_be_told_apart_are_not_pruned(data):
     alike = {"problem": {"kind": "vertical", "embedding": 10}, "model": {"name": "mlp", "hidden": [4]}}
     setup = parties(data, **alike)
     assert len(setup.start["x"]) == len(setup.start["y"]) == 62
-    with pytest.raises(Incompatible, match="must differ in size"):
+    with pytest.raises(Incompatible, match="x and y must differ in size"):
         parties(data, **alike, compression={"alpha": 0.5})

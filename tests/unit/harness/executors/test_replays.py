@@ -239,10 +239,10 @@ def test_data_that_were_replaced_are_not_compared(data, tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ({"metrics": {"accuracy": "<b>1</b>"}}, "no evaluations"),
-        ({"metrics": "none"}, "no evaluations"),
-        ({"bytes_up": [1]}, "no evaluations"),
-        ({"timing": 3}, "no evaluations"),
+        ({"metrics": {"accuracy": "<b>1</b>"}}, "not evaluations"),
+        ({"metrics": "none"}, "not evaluations"),
+        ({"bytes_up": [1]}, "not evaluations"),
+        ({"timing": 3}, "not evaluations"),
         ({"round": 1}, "said to be finished"),
     ],
 )

@@ -197,6 +197,20 @@ def test_without_a_terminal_every_finished_run_is_a_line(store, capsys):
     assert second.startswith(f"2/2 {label} failed") and reason == f"{label} (id1) failed: out of luck"
 
 
+def test_without_a_terminal_a_long_suite_has_a_line_for_every_tenth(store, capsys):
+    specs = {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(25)}
+    with SuiteProgress("many", store, specs) as shown:
+        for number, id in enumerate(specs):
+            shown.begin([number])
+            shown.finished(Outcome(id, "failed", "out of luck") if number == 3 else Outcome(id, "done"))
+    lines = capsys.readouterr().err.splitlines()
+    counted = [int(line.split("/")[0]) for line in lines if "/25" in line]
+    assert counted == [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
+    assert [line for line in lines if "out of luck" in line] == [
+        "fedavg on breast-cancer, seed 3 (id3) failed: out of luck"
+    ]
+
+
 def test_a_label_names_budget_and_ratios_of_a_run():
     private = {"privacy": {"placement": "central", "epsilon": 2, "clip": 1}}
     scheduled = {"compression": {"alpha": [[0, 0.0], [5, 0.5]], "beta": 0.9}}

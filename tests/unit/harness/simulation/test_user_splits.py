@@ -137,7 +137,7 @@ def test_an_epsilon_of_a_record_or_a_client_is_said_to_be_none_of_a_user(visits,
     prepare(spec_of(visits, "natural", {"unit": "record", "epsilon": 8.0, "clip": 1.0}))
     prepare(spec_of(visits, "iid", {"placement": "local", "epsilon": 8.0, "clip": 1.0}))
     told = [one.getMessage() for one in caplog.records if "privacy.unit" in one.getMessage()]
-    assert "up to 4 training records" in told[0] and "one of a record and none of a user" in told[0]
+    assert "up to 4 training records" in told[0] and "one of a record and not of a user" in told[0]
     assert "up to 3 clients" in told[1] and len(told) == 2
 
 

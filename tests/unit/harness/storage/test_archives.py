@@ -146,14 +146,14 @@ def test_no_flipped_bit_and_no_cut_goes_unnoticed(count, packed, tmp_path):
 @pytest.mark.parametrize(
     ("contents", "fields", "why"),
     [
-        ({"../../evil.json": b"{}"}, {}, "is no result"),
-        ({"/tmp/evil.json": b"{}"}, {}, "is no result"),
-        ({"runs/../../../spec.json": b"{}"}, {}, "is no result"),
+        ({"../../evil.json": b"{}"}, {}, "is not a result"),
+        ({"/tmp/evil.json": b"{}"}, {}, "is not a result"),
+        ({"runs/../../../spec.json": b"{}"}, {}, "is not a result"),
         ({"runs/a/checkpoint.pt": b"pickle"}, {}, "checkpoints"),
-        ({"runs/a/spec.json/x": b"{}"}, {}, "is no result"),
-        ({"runs/a/spec.json": b""}, {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is no file"),
-        ({"runs/a/spec.json": b""}, {"type": tarfile.LNKTYPE, "linkname": "store.json"}, "is no file"),
-        ({"runs/a/spec.json": b""}, {"type": tarfile.CHRTYPE}, "is no file"),
+        ({"runs/a/spec.json/x": b"{}"}, {}, "is not a result"),
+        ({"runs/a/spec.json": b""}, {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is not a file"),
+        ({"runs/a/spec.json": b""}, {"type": tarfile.LNKTYPE, "linkname": "store.json"}, "is not a file"),
+        ({"runs/a/spec.json": b""}, {"type": tarfile.CHRTYPE}, "is not a file"),
     ],
 )
 def test_members_that_are_no_results_are_refused(contents, fields, why, tmp_path):
@@ -234,4 +234,4 @@ def test_numbers_in_headers_that_are_none_are_refused(tmp_path, capsys):
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member)
     assert main(["verify", str(tmp_path / "a.tar.gz")]) == 2
-    assert "is no archive of results" in capsys.readouterr().err
+    assert "is not an archive of results" in capsys.readouterr().err

@@ -274,7 +274,7 @@ def test_a_header_may_not_be_as_long_as_it_likes(tmp_path, monkeypatch):
     read = []
     whole = gzip.GzipFile.read
     monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size=-1: read.append(size) or whole(self, size))
-    with pytest.raises(UserError, match=r"no archive of results|is no"), opened(path):
+    with pytest.raises(UserError, match=r"not an archive of results|is not"), opened(path):
         pass
     assert sum(read) <= 4096
 

@@ -40,7 +40,7 @@ def test_a_user_has_one_secret_which_others_cannot_read(cache, tmp_path, monkeyp
 def test_a_secret_that_others_can_read_is_refused(cache) -> None:
     salted("abc")
     (cache / "secret").chmod(0o644)
-    with pytest.raises(UserError, match="is no secret of yours"):
+    with pytest.raises(UserError, match="is not a valid secret"):
         salted("abc")
 
 

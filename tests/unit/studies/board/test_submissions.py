@@ -101,7 +101,7 @@ def test_a_signature_is_one_of_that_manifest(signed, key):
     with pytest.raises(UserError, match=r"statement\.json is not what the manifest says"):
         read_submission(signed)
     resealed(signed)
-    with pytest.raises(UserError, match=r"no signature of manifest\.json"):
+    with pytest.raises(UserError, match=r"not a signature of manifest\.json"):
         read_submission(signed)
     (signed / SIGNATURE).unlink()
     assert read_submission(signed).signer is None  # what nobody signed is told as such
@@ -116,7 +116,7 @@ def test_a_signature_made_for_something_else_does_not_count(signed, key):
         check=True,
         capture_output=True,
     )
-    with pytest.raises(UserError, match="is no signature"):
+    with pytest.raises(UserError, match="is not a signature"):
         read_submission(signed)
 
 
@@ -170,7 +170,7 @@ def test_a_manifest_names_nothing_outside(name, unsigned):
     content = json.loads((unsigned / MANIFEST).read_text())
     content["files"][name] = "0" * 64
     (unsigned / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(UserError, match="is no result"):
+    with pytest.raises(UserError, match="is not a result"):
         read_submission(unsigned)
 
 

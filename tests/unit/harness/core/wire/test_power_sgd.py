@@ -322,7 +322,7 @@ def test_a_run_is_refused_before_its_first_round():
 def test_variables_that_cannot_be_told_apart_are_refused():
     start = {"x": torch.zeros(SIZE), "y": torch.zeros(SIZE)}
     twins = replace(PROBLEM, kind="minimax", init=lambda generator: start)
-    with pytest.raises(Incompatible, match="x and y have equally many coordinates"):
+    with pytest.raises(Incompatible, match="x and y must differ in size"):
         way_of(problem=twins).mean(rows(SIZE))
 
 
