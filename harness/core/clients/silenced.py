@@ -129,7 +129,8 @@ class Silenced(Clients):
 
     def each(self, fn: Any, *arguments: Any) -> Any:
         """Return zeros in the shape of the function's results."""
-        one = self._rows.measured(fn, self.axes, *arguments).result
+        plain = [one.argument if isinstance(one, LocalBatch) else one for one in arguments]
+        one = self._rows.measured(fn, self.axes, *plain).result
         return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)
 
 

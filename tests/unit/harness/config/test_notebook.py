@@ -156,7 +156,7 @@ def test_two_trials_of_a_notebooks_part_share_no_noise(cells):
     """What a part refers to may have changed between them, and noise of one key could then be subtracted."""
     private = RUN | {"privacy": {"placement": "central", "noise_multiplier": 1.0}}
     first, second = harness.prepare(private), harness.prepare(private)
-    assert first.name != second.name and first.id != second.id
+    assert first.noise_key != second.noise_key and first.id != second.id
 
 
 def test_a_spec_of_an_earlier_definition_is_not_run(cells):

@@ -15,7 +15,7 @@ from tests.support.runs import given, table
     ],
 )
 def test_a_message_to_the_user_needs_no_class_name(tmp_path, monkeypatch, error, reason):
-    def fails(runs, dry):
+    def fails(runs):
         raise error
 
     monkeypatch.setattr("harness.executors.local.simulate_all", fails)
@@ -24,7 +24,7 @@ def test_a_message_to_the_user_needs_no_class_name(tmp_path, monkeypatch, error,
 
 
 def test_a_run_that_raised_is_tried_again_with_another_execution(tmp_path, monkeypatch):
-    def fails(runs, dry):
+    def fails(runs):
         raise ZeroDivisionError("division by zero")
 
     spec = given(table(tmp_path))

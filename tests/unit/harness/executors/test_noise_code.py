@@ -18,6 +18,7 @@ from harness.executors.replay import replay
 from harness.executors.scheduler import run_all
 from harness.problems.classify import classifier
 from harness.simulation.build import Execution, prepare
+from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import StopEarly
 from harness.simulation.simulation import Simulation
 from harness.storage import seals
@@ -121,7 +122,7 @@ def test_runs_without_noise_to_repeat_have_no_code(data, tmp_path):
 
 
 def test_simulations_without_a_run_have_noise_of_their_code(spec, monkeypatch):
-    setup = prepare(spec)
+    setup = calibrated(prepare(spec))
     first = Simulation.from_setup(setup, noise_keys=None).noise_keys
     edited(monkeypatch)
     assert Simulation.from_setup(setup, noise_keys=None).noise_keys != first
