@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +29,12 @@ class ForeignServer(Descent):
         Local step size.
     """
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model, ``(P,)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -17,7 +17,7 @@ from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.batches import Batches, LocalWork
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import prune_own_models
-from harness.core.execution.vectorize import ClientExecutor
+from harness.core.execution.vectorize import ClientExecutor, Mode
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
@@ -154,12 +154,14 @@ class Noted(Clients):
 class Summed(ClientExecutor):
     """An executor that counts clipped sums of gradients."""
 
-    sums = 0
+    def __init__(self, mode: Mode) -> None:
+        super().__init__(mode)
+        self.sums: list[tuple[Tensor, ...]] = []  # which the copies of a simulation's steps share
 
     def clipped_sums(self, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        """Count the call and perform it."""
-        self.sums += 1
-        return super().clipped_sums(*arguments, **options)
+        """Perform the call and keep what it returns."""
+        self.sums.append(super().clipped_sums(*arguments, **options))
+        return self.sums[-1]
 
 
 def _check(fn: Check) -> Check:
@@ -280,8 +282,8 @@ def _sampled(cls: type[Algorithm]) -> None:
         ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=Noted, rows=rows).ledger
     except Incompatible:
         return
-    if ledger.made != rows.sums:
-        raise Failed(f"{rows.sums} noisy gradients were made, and {ledger.made} booked")
+    if ledger.made != len(rows.sums):
+        raise Failed(f"{len(rows.sums)} noisy gradients were made, and {ledger.made} booked")
     rates = {rate for draw in ledger.counts for rate in _rates(ledger, draw)}
     if rates - Noted.rates:
         raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
