@@ -130,7 +130,7 @@ def test_every_stage_has_a_name_in_the_table():
 def test_without_privacy_there_are_the_norms_of_the_increments_only():
     """Norms 1, 2, 3, 10: mean 4, median 2.5, p10 = 1 + 0.3 (2 - 1), p90 = 3 + 0.7 (10 - 3)."""
     way = diagnosed()
-    way.mean(Increment(messages() + 7, of=torch.full)((4, 4), 7.0, dtype=torch.float64))
+    way.mean(Increment(messages() + 7, of=torch.full((4, 4), 7.0, dtype=torch.float64)))
     found = {name: float(value) for name, value in way.diagnostics.items()}
     expected = {"mean": 4.0, "p10": 1.3, "p50": 2.5, "p90": 7.9}
     assert found == pytest.approx({f"update_norm_{name}": value for name, value in expected.items()})
