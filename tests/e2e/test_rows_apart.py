@@ -94,7 +94,7 @@ PLUGIN = '''
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from torch import Tensor
-from harness.core import Algorithm, Channel, Clients, Descent, Increment, Meta, register
+from harness.core import Algorithm, Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @register
@@ -103,7 +103,7 @@ class Mine(Descent):
     """A step of gradient descent."""
 
     meta: ClassVar = Meta("mine", "centralized", ("erm",), "a test")
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         x: Tensor
