@@ -241,13 +241,15 @@ class DryStages(Stages):
 
     def encode(self, message: Message) -> None:
         """Set the encoded size."""
-        codec = self.down if message.sender == "server" else self.up
+        codec = self.coding.down if message.sender == "server" else self.coding.up
         lead = message.joint.shape[:-1]
-        if (factors := self._factors(message)) is not None:
+        if (factors := self.coding.factors(message)) is not None:
             first, second = low_rank.lengths(factors)
             message.sizes = torch.full(lead, self._size(codec, first, None) + self._size(codec, second, None))
             if message.together:
-                asked = (self._size(self.down, n, None) for n in (factors.left_size, factors.right_size))
+                asked = (
+                    self._size(self.coding.down, n, None) for n in (factors.left_size, factors.right_size)
+                )
                 message.answers = torch.full(lead[:-1], sum(asked))
             return
         n = torch.tensor(message.joint.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
@@ -259,9 +261,9 @@ class DryStages(Stages):
 
     def approach(self, message: Message) -> None:
         """Set the size of what each node sends, and stay."""
-        factors = self._factors(message)
+        factors = self.coding.factors(message)
         assert factors is not None and message.mixing is not None
-        each = sum(self._size(self.up, length, None) for length in low_rank.lengths(factors))
+        each = sum(self._size(self.coding.up, length, None) for length in low_rank.lengths(factors))
         message.sizes = (each * gossip.neighbors(message.mixing)).expand(message.joint.shape[:-1]).cpu()
 
     def _ratios(self, message: Message, lead: torch.Size) -> list[float | None]:

@@ -88,7 +88,7 @@ MOST_LINES = 60  # of a function
 LARGE_CLASSES = {
     "harness.core.settings.privacy.PrivacyTerms": 27,
     "harness.core.wire.channel.Channel": 40,
-    "harness.core.wire.stages.Stages": 42,
+    "harness.core.wire.stages.Stages": 30,
     "harness.simulation.simulation.Simulation": 36,
     "harness.storage.run_folder.RunFolder": 34,
 }

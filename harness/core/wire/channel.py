@@ -215,7 +215,7 @@ class Channel:
             If everybody takes part and the downlink's code depends on more than each entry.
         """
         everybody, compression = self._clients.share == 1, self._compression
-        same = self._stages.down.entrywise and not (compression.downlink and compression.sparsifies)
+        same = self._stages.coding.down.entrywise and not (compression.downlink and compression.sparsifies)
         if everybody and not same:
             raise Incompatible(
                 "compression.downlink: clients reuse what they received before, so the downlink needs a codec that "

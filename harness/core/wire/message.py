@@ -170,6 +170,21 @@ def split(joint: Tensor, like: Sequence[Tensor | Part]) -> list[Tensor]:
     return list(joint.split([part.shape[-1] for part in like], -1))
 
 
+def sent_entries(message: Message) -> Tensor:
+    """Return a message's rows without the entries that nobody sends, ``(..., C, m)``."""
+    mask, rows = message.mask, message.joint
+    if mask is None or mask.ndim == 1:
+        return rows if mask is None else rows[..., mask]
+    return rows[mask.expand(rows.shape)].view(*rows.shape[:-1], -1)  # equally many in every run
+
+
+def placed(entries: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+    """Return rows ``(..., n)`` with the given entries where the mask is true, and zeros elsewhere."""
+    if mask is None:
+        return entries
+    return torch.zeros_like(like).masked_scatter(mask.expand(like.shape), entries.to(like))
+
+
 def of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
     """Return a public mask for a vector of the server, which has no client axis."""
     return shared if shared is None or shared.ndim <= joint.ndim else shared.squeeze(-2)

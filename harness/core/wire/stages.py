@@ -8,18 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from compression import Codec, Factors, find_codec, threshold, top_k
-from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.execution.exact.sums import summed
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
-from harness.core.wire import edges, low_rank, masks
+from harness.core.wire import masks
 from harness.core.wire.client_chunks import Assembly
+from harness.core.wire.coding import Coding
 from harness.core.wire.diagnostics import Diagnostics
-from harness.core.wire.dp_client import Mechanism, generators
+from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
-from harness.core.wire.message import Message, joined, of_server, split
+from harness.core.wire.message import Message, joined, of_server, placed, sent_entries, split
 
 Stage = Callable[[Message], None]
 Order = Callable[["Stages"], Sequence[Stage]]
@@ -61,9 +60,7 @@ class Stages:
         self.state = state
         self.assembly = assembly
         self.diagnostics = diagnostics
-        self.up: Codec = find_codec(compression.codec)
-        same = compression.codec == "float64" or compression.downlink
-        self.down: Codec = self.up if same else find_codec("float32")
+        self.coding = Coding(clients, compression, state)
 
     def part(self, clients: Clients, assembly: Assembly) -> Stages:
         """Return the stages of a chunk of the cohort."""
@@ -89,17 +86,17 @@ class Stages:
     def subtract_known(self, message: Message) -> None:
         """Subtract the terms that follow from earlier releases."""
         if message.known is not None:
-            message.joint = message.joint - _inside(joined(message.known.rows), message.mask)
+            message.joint = message.joint - _masked(joined(message.known.rows), message.mask)
 
     def add_known(self, message: Message) -> None:
         """Add the terms that follow from earlier releases."""
         if message.known is not None:
-            message.joint = message.joint + _inside(joined(message.known.rows), message.mask)
+            message.joint = message.joint + _masked(joined(message.known.rows), message.mask)
 
     def add_known_mean(self, message: Message) -> None:
         """Add what the server takes as the mean of these terms."""
         if message.known is not None and message.known.mean is not None:
-            message.joint = message.joint + _inside(
+            message.joint = message.joint + _masked(
                 joined(message.known.mean), self._mask_of_average(message)
             )
 
@@ -132,69 +129,22 @@ class Stages:
 
     def recall(self, message: Message) -> None:
         """Add the residual of the slot's earlier messages (error feedback), or subtract the slot's shift."""
-        if self.compression.remembers:
-            memory = self._remembered(message)
-            message.joint = message.joint + (memory if self.compression.error_feedback else -memory)
-            message.entered = message.joint
+        self.coding.recall(message)
 
     def encode(self, message: Message) -> None:
         """Select entries, or compute factors; encode and decode. A message that is not finite arrives as NaN."""
         finite = message.joint.isfinite().all(-1, keepdim=True)
-        self._encode(message)
+        self.coding.encode(message, partial(self._summed, message))
         if not bool(finite.all()):  # what is not sent, or has no code, would vanish
             message.joint = torch.where(finite, message.joint, torch.nan)
 
-    def _encode(self, message: Message) -> None:
-        codec = self.down if message.sender == "server" else self.up
-        chances = None
-        if codec.stochastic:
-            chances = generators(
-                self.clients,
-                rng.stream,
-                self.clients.seeds,
-                "code",
-                message.slot,
-                message.joint,
-                message.sender,
-            )
-        if (factors := self._factors(message)) is not None:
-            self._encode_factors(message, factors, partial(codec.apply, generators=chances))
-            return
-        kept = self._selected(message) if message.sparsify else None
-        message.joint, sizes = codec.apply(message.joint, kept, chances, shared=message.mask)
-        message.sizes = sizes.cpu()
-
     def approach(self, message: Message) -> None:
         """Move rows towards their neighbors' along factors of the differences."""
-        factors, key, stacked = self._factors(message), f"edges {message.slot}", self.clients.axes > 1
-        assert factors is not None and message.mixing is not None
-        graphs = edges.graphs(message.mixing, len(self.clients.seeds))
-        start = self._start(message, factors, self.state.get(key), graphs[0].number)
-        rows = self._inside(message)
-        runs = zip(
-            *((rows, start) if stacked else ([rows], [start])), graphs, self.clients.seeds, strict=True
-        )
-        made = [
-            edges.hop(row, graph, factors, begin, self._along_edges(message, graph, seed))
-            for row, begin, graph, seed in runs
-        ]
-        rows, self.state[key], message.sizes = (
-            torch.stack(parts) if stacked else parts[0] for parts in zip(*made, strict=True)
-        )
-        message.joint = self._whole(message, rows)
+        self.coding.approach(message)
 
     def remember(self, message: Message) -> None:
         """Store the input minus the output of the encoder; or add the shift and move it along the output."""
-        if message.entered is None:
-            return
-        if self.compression.shift is None:
-            memory = self._left_out(message)
-        else:
-            before, moved = self._remembered(message), message.joint
-            memory = before + self.compression.shift * moved
-            message.joint = before + moved
-            self.mask(message)  # a model that has been pruned lacks entries that its shift may have
-        self._store(self._slot(message), memory)
+        self.coding.remember(message)
 
     def count(self, message: Message) -> None:
         """Count the bytes of the code and of its forwarded copies. No other place counts bytes."""
@@ -244,18 +194,18 @@ class Stages:
                 "differ; use placement local or central, or one alpha for all"
             )
         message.sent, lead = message.joint, message.copies.shape[:-1]
-        sizes = self._distributed().sizes(self._inside(message).shape[-1])
+        sizes = self._distributed().sizes(sent_entries(message).shape[-1])
         for up, each in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
             self.clients.cost.sent(torch.tensor(each).view(*lead, 1) * message.copies, up=up)
 
     def discretize(self, message: Message) -> None:
         """Make integers with noise from the clipped messages."""
-        message.integers = self._distributed().integers(self._inside(message), message.slot)
+        message.integers = self._distributed().integers(sent_entries(message), message.slot)
 
     def add_up(self, message: Message) -> None:
         """Add up the integers of the cohort, and turn the sum into an average."""
         mechanism, noted = self._distributed(), self._noted(message)
-        inside = self._inside(message)
+        inside = sent_entries(message)
         sums = [message.integers.sum(-2)]
         if noted is not None:
             sums.append(self._summed(message, inside))  # what the average would be without noise
@@ -267,7 +217,7 @@ class Stages:
             noted.noise_of_average(mechanism.deviation_of_average(inside.shape[-1]), sizes, sums[1])
             noted.integers(mechanism.bits(inside.shape[-1]))
         whole = message.joint[..., 0, :]
-        message.joint = _placed(average, of_server(message.mask, whole), whole)
+        message.joint = placed(average, of_server(message.mask, whole), whole)
 
     def _distributed(self) -> DistributedMechanism:
         assert isinstance(self.mechanism, DistributedMechanism)
@@ -293,15 +243,6 @@ class Stages:
         pairs = zip(message.parts, split(message.joint, message.parts), strict=True)
         message.arrived = [part.restored(received) for part, received in pairs]
 
-    def _left_out(self, message: Message) -> Tensor:
-        """Return what the encoder left out of the message, but of parts whose next change contains it anyway."""
-        assert message.entered is not None
-        residual = message.entered - message.joint
-        if not any(message.replaced):
-            return residual
-        pairs = zip(split(residual, message.parts), message.replaced, strict=True)
-        return joined([0 * part if replaced else part for part, replaced in pairs])
-
     def _mask_of_average(self, message: Message) -> Tensor | None:
         """Return the entries that some client of the federation may send, ``(..., n)``; None: all."""
         mask = message.mask
@@ -322,83 +263,6 @@ class Stages:
         """Return the sum of rows ``(..., C, P)`` with the weights of a message."""
         return summed(self.weights(message), rows, self.clients.participation_mask.bool())
 
-    def _selected(self, message: Message) -> Tensor | None:
-        """Return the entries that the sender selects by magnitude; None: all, without a header."""
-        setting, joint = self.compression, message.joint
-        if setting.select == "top_k":
-            ratio = masks.ratio(self.clients, setting)
-            return top_k(joint, ratio, message.mask) if bool((torch.as_tensor(ratio) > 0).any()) else None
-        if setting.threshold is None:
-            return None
-        kept = threshold(joint, setting.threshold)
-        return kept if message.mask is None else kept & message.mask
-
-    def _factors(self, message: Message) -> Factors | None:
-        """Return the layout of the message's factors; None if it travels as it is."""
-        return low_rank.layout(self.clients, self.compression, message.parts) if message.sparsify else None
-
-    def _encode_factors(self, message: Message, factors: Factors, code: low_rank.Code) -> None:
-        """Send the factors of the message's matrices, found together or by each client."""
-        rows, key, together = self._inside(message), f"factors {message.slot}", message.together
-        kept = self.state.get(key)
-        kept = kept if kept is None or together else self.clients.take(kept)
-        start = self._start(message, factors, kept, None if together else rows.shape[-2])
-        server = low_rank.Server(partial(self._summed, message), self.down.apply) if together else None
-        made = low_rank.exchange(rows, factors, start, code, server)
-        if together:
-            self.state[key] = made.start
-        else:
-            self._store(key, made.start)
-        message.joint = self._whole(message, made.decoded)
-        message.sizes, message.answers = (
-            made.sizes.cpu(),
-            None if made.answers is None else made.answers.cpu(),
-        )
-
-    def _start(self, message: Message, factors: Factors, kept: Tensor | None, count: int | None) -> Tensor:
-        """Return the right factors to begin with: common ones ``(..., k)``, or for so many ``(..., count, k)``."""
-        drawn = low_rank.first(self.clients, message.slot, factors, message.joint)
-        if count is not None:
-            drawn = drawn.unsqueeze(-2).expand(*drawn.shape[:-1], count, -1)
-        return drawn if kept is None or kept.shape != drawn.shape else factors.revived(kept, drawn)
-
-    def _along_edges(self, message: Message, graph: edges.Edges, seed: int) -> low_rank.Code:
-        """Return the code of what travels along the edges of a run, where each end draws its own chances."""
-        if not self.up.stochastic:
-            return self.up.apply
-        ways = [*graph.ends.T.tolist(), *graph.ends.flip(0).T.tolist()]
-        name = ("code", self.clients.round, message.slot, "edge")
-        return partial(self.up.apply, generators=[rng.stream(seed, *name, *way) for way in ways])
-
-    def _inside(self, message: Message) -> Tensor:
-        """Return the message's rows without entries that nobody sends."""
-        mask, rows = message.mask, message.joint
-        if mask is None or mask.ndim == 1:
-            return rows if mask is None else rows[..., mask]
-        return rows[mask.expand(rows.shape)].view(*rows.shape[:-1], -1)  # equally many in every run
-
-    def _whole(self, message: Message, inside: Tensor) -> Tensor:
-        """Return rows like the message's, with zeros in entries that nobody sends."""
-        return _placed(inside, message.mask, message.joint)
-
-    def _remembered(self, message: Message) -> Tensor:
-        """Return the cohort's memory of the slot; zeros if the message had another length before."""
-        kept = self.state.get(self._slot(message))
-        if kept is None or kept.shape[-1] != message.joint.shape[-1]:
-            return torch.zeros_like(message.joint)
-        return self.clients.take(kept)
-
-    def _store(self, key: str, rows: Tensor) -> None:
-        """Replace the cohort's rows in the state."""
-        shape = (*rows.shape[:-2], self.clients.federation.clients, rows.shape[-1])
-        full = self.state.get(key)
-        full = rows.new_zeros(()).expand(shape) if full is None or full.shape != shape else full
-        self.state[key] = self.clients.put(full, rows)
-
-    def _slot(self, message: Message) -> str:
-        """Return the key of a slot's residuals or shifts in the state."""
-        return f"{'shift' if self.compression.shift is not None else 'residual'} {message.slot}"
-
     def _noted(self, message: Message) -> Diagnostics | None:
         """Return the diagnostics, if they describe this message."""
         return self.diagnostics if self.diagnostics and self.diagnostics.covers(message.slot) else None
@@ -412,7 +276,7 @@ class Stages:
         return ((weight > 0.5) & mask.unsqueeze(-1).to(weight.device)).flatten(-2)
 
 
-def _inside(row: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(row: Tensor, mask: Tensor | None) -> Tensor:
     """Return a row with zeros in entries that are not sent."""
     return row if mask is None else row * mask
 
@@ -421,10 +285,3 @@ def _coordinates(joint: Tensor, mask: Tensor | None) -> Tensor:
     """Return the number of coordinates sent, float64, broadcastable against the leading axes."""
     count = torch.tensor(joint.shape[-1]) if mask is None else mask.sum(-1)
     return count.double()
-
-
-def _placed(inside: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
-    """Return rows ``(..., n)`` with the given entries where the mask is true, and zeros elsewhere."""
-    if mask is None:
-        return inside
-    return torch.zeros_like(like).masked_scatter(mask.expand(like.shape), inside.to(like))
