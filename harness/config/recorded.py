@@ -21,7 +21,7 @@ from harness.config import notebook
 from harness.config.fields import SECTIONS
 from harness.config.run import USUAL_PROBLEM, RunSpec
 from harness.config.settings import defaults
-from harness.core.algorithm import ALGORITHMS
+from harness.core.algorithm import ALGORITHMS, Release
 from harness.core.registry import PLUGGED
 from harness.core.settings.privacy import SECRET
 from harness.core.settings.section import Section
@@ -171,6 +171,23 @@ def _adaptive(spec: Mapping[str, Any]) -> bool:
     return isinstance(privacy, Mapping) and privacy.get("clip") == "adaptive"
 
 
+#: Settings of single algorithms that make terms once protected with the gradients, as weight decay was in all.
+_ONCE_PROTECTED = {"codasca": "prox", "feddyn": "momentum", "fedsgda_m": "average_prev"}
+
+
+def _known_terms(spec: Mapping[str, Any]) -> bool:
+    """Whether messages have known terms that were once clipped and noised with the gradients."""
+    privacy, name = spec.get("privacy"), _name("algorithm", spec.get("algorithm"))
+    made = ALGORITHMS[name] if name in ALGORITHMS and not own_version("algorithm", name) else None
+    if not isinstance(privacy, Mapping) or privacy.get("unit", "client") != "client" or made is None:
+        return False
+    settings = {**_settings("algorithm", name), **spec["algorithm"]}
+    if not issubclass(made, Release) or settings["release"] != "value":
+        return False
+    joins_late = name == "fedbioacc" and spec.get("cohort") is not None
+    return joins_late or any(settings.get(one) for one in ("weight_decay", _ONCE_PROTECTED.get(name, "")))
+
+
 def draws_of(privacy: Any) -> str | None:
     """Return whose the secret draws of a recorded section are: own, shared, secure, or None without secret draws.
 
@@ -182,12 +199,13 @@ def draws_of(privacy: Any) -> str | None:
 
 
 #: By their names: clipping, noise and accounting; how users are kept together in validation data and in attacks;
-#: adaptive clipping; secret draws that are a run's own.
+#: adaptive clipping; secret draws that are a run's own; known terms of messages.
 SPECIAL = {
     "privacy": Special(3, ("privacy",), lambda spec: spec.get("privacy") is not None),
     "users": Special(1, ("attacks", "privacy"), _keeps_users),
     "adaptive_clip": Special(2, ("privacy",), _adaptive),
     "draws": Special(1, ("privacy",), lambda spec: draws_of(spec.get("privacy")) == "own"),
+    "known_terms": Special(1, ("algorithm", "cohort", "privacy"), _known_terms),
 }
 
 

@@ -23,7 +23,7 @@ def default_noise_keys(
 ) -> list[str]:
     """Return a digest of each run's settings, seed, data, code and further ``values``.
 
-    A secret under secure_rng, and for algorithms whose code is not known.
+    A secret under secure_rng, and for algorithms and mechanisms whose code is not known.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
     ``settings`` are lists with one object for all runs, or one for each; the first are the algorithms. Values of
@@ -36,10 +36,13 @@ def default_noise_keys(
     keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         own_settings = tuple(each[number % len(each)] for each in settings)
-        if (code := code_of_class(type(own_settings[0]))) is None:
+        privacy = privacies[number % len(privacies)]
+        classes = [type(own_settings[0]), *([] if privacy.own is None else [privacy.own.defined])]
+        codes = [code_of_class(one) for one in classes]
+        if None in codes:
             keys.append(secrets.token_hex(32))
             continue
-        text = repr((own_settings, privacies[number % len(privacies)], seed, code))
+        text = repr((own_settings, privacy, seed, codes))
         found = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
         for part in (*own, *_content(federation)):

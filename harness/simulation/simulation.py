@@ -15,8 +15,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from compression import ratio_at
+from compression import find_codec, ratio_at
 from datasets.federation import Federation, stack
+from harness.config.code import is_known
 from harness.core import rng
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
@@ -502,7 +503,9 @@ class Simulation:
     ) -> list[str]:
         """Return a noise key for each run that no other run has."""
         problem = self.problem
-        if self.privacies and not is_identified(problem):  # from a problem that looks alike
+        codecs = {find_codec(one.codec) for one in compressions}
+        ours = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
+        if self.privacies and not (is_identified(problem) and ours):  # from what only looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
         fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model

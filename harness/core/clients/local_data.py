@@ -197,7 +197,7 @@ class LocalData:
 
     def _refuse_epochs(self, work: LocalWork) -> None:
         """Refuse epochs where they would tell private numbers of samples."""
-        if work.local_epochs is not None and self.cohort.counts_private and self.records is None:
+        if work.local_steps is None and self.cohort.counts_private and self.records is None:
             raise Incompatible(
                 "local_epochs: numbers of samples are private, and the number of steps in an epoch depends on "
                 "them; use local_steps"

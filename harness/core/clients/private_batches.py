@@ -135,7 +135,8 @@ class Records:
             taken = step < num_steps
             weight = weight * taken
             drawn = Drawn(stream, step, Batch(x, y, group, weight), divisor, rate)
-            hidden = Batch(torch.full_like(x, torch.nan), y * 0, group * 0, weight)
+            step_weight = taken.to(weight).expand_as(weight)  # whatever was drawn
+            hidden = Batch(torch.full_like(x, torch.nan), y * 0, group * 0, step_weight)
             return LocalBatch(hidden, taken=taken, private=drawn)
 
         return secret

@@ -38,7 +38,8 @@ class Silenced(Clients):
         The cohort.
     average : bool
         Whether to be a single client instead, the average as the server knows it: its rows are the server's values,
-        and its number of steps is the largest in the federation. It depends on nobody in the cohort.
+        and its number of steps is the largest in the federation. It depends on nobody in the cohort: what differs
+        between clients, such as coins of their own, is NaN.
     """
 
     def __init__(self, clients: Clients, *, average: bool = False) -> None:
@@ -46,8 +47,9 @@ class Silenced(Clients):
         self.average = average
         self.cost, self.ledger, self.errors = Cost(tuple(clients.ids.shape[:-1])), Ledger(), {}
         if average:
-            self.ids = clients.ids[..., :1]
+            self.ids = torch.zeros_like(clients.ids[..., :1])
             self.participation_mask = torch.ones_like(self.ids)
+            self.sizes = self.samples("train")
 
     def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
         """Select released rows, or the server's value for their mean; NaN in place of rows that clients keep."""
@@ -59,6 +61,23 @@ class Silenced(Clients):
     def put(self, full: Tensor, rows: Tensor) -> Tensor:
         """Change nothing."""
         return full
+
+    def samples(self, split: str) -> Tensor:
+        """Return the number of samples of each member; NaN for the average."""
+        return self._of_members(super().samples(split))
+
+    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
+        """Toss the coin of the round, or those of its members; NaN in place of the latter for the average."""
+        tossed = super().coin(p, name, each=each)
+        return self._of_members(tossed) if each else tossed
+
+    def normal(self, name: str, step: int, *shape: int) -> Tensor:
+        """Draw the numbers of each member; NaN for the average."""
+        return self._of_members(super().normal(name, step, *shape))
+
+    def _of_members(self, numbers: Tensor) -> Tensor:
+        """Return numbers of the members, which the average does not have."""
+        return torch.full(numbers.shape, torch.nan, device=numbers.device) if self.average else numbers
 
     def batches(
         self,

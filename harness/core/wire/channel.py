@@ -135,7 +135,7 @@ class Channel:
     def _returned(self, method: str, result: R) -> R:
         """Keep the result of a method for silenced rounds, and return it."""
         if self._round is not None:
-            self._delivered.append(Delivered(method, result))
+            self._delivered.append(Delivered.of(method, result))
         return result
 
     def part(self, clients: Clients, assembly: Assembly) -> Channel:

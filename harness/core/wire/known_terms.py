@@ -12,19 +12,45 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from harness.core.clients.clients import Clients
 from harness.core.clients.silenced import Silenced
-from harness.core.wire.message import Known, Part, parts_of, plain
+from harness.core.wire.message import Known, Part, Value, parts_of, plain
 
 Round = Callable[[Clients, Any], Any]
 
 
 class Delivered(NamedTuple):
-    """The result of a call to a method of a channel."""
+    """The result of a call to a method of a channel.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    result : Any
+        What it returned.
+    versions : list of int
+        How often each of its tensors had been written to by then.
+    """
 
     method: str
     result: Any
+    versions: list[int]
+
+    @classmethod
+    def of(cls, method: str, result: Any) -> Delivered:
+        """Note what a method returns."""
+        return cls(method, result, _versions(result))
+
+    @property
+    def changed(self) -> bool:
+        """Whether the algorithm has written to what it received, so that it may now contain private data."""
+        return _versions(self.result) != self.versions
+
+
+def _versions(result: Any) -> list[int]:
+    return [part._version for part in tree_leaves(result) if isinstance(part, Tensor)]
 
 
 class Reached(Exception):
@@ -87,16 +113,29 @@ class SilencedChannel:
         return self.mean_and_sent(*rows, **options)[0]
 
     def mean_and_sent(self, *rows: Tensor | Part, **options: Any) -> Any:
-        """Return the mean and what was sent, unless this is the message in question."""
-        return self._next("mean_and_sent", parts_of(rows))
+        """Return the mean and what was sent, unless this is the message in question.
+
+        Of the average the server knows the mean only.
+        """
+        parts = parts_of(rows)
+        mean, sent = self._next("mean_and_sent", parts)
+        if self._clients.average:
+            means = mean if isinstance(mean, tuple) else (mean,)
+            sent = plain([self._kept(part, one) for part, one in zip(parts, means, strict=True)])
+        return mean, sent
+
+    def _kept(self, part: Part, mean: Tensor) -> Tensor:
+        rows = self._clients.rows(mean)
+        return part.of + rows if isinstance(part, Value) and part.of is not None else rows
 
     def gather(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the rows received, unless this is the message in question."""
         return self._next("gather", parts_of(rows))
 
     def scatter(self, *rows: Tensor, **options: Any) -> Any:
-        """Return the rows received."""
-        return self._next("scatter")
+        """Return the rows received; for the average, those sent to it."""
+        received = self._next("scatter")
+        return plain(rows) if self._clients.average else received
 
     def mix(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the mixture, unless this is the message in question."""
@@ -116,8 +155,14 @@ class SilencedChannel:
             )
         if last:
             raise Reached(parts)
+        delivered = self._delivered[self._place]
+        if delivered.changed:
+            raise ValueError(
+                f"the round has changed in place what {method} returned; what follows from earlier messages cannot "
+                "be found without it: compute new tensors"
+            )
         self._place += 1
-        return self._delivered[self._place - 1].result
+        return delivered.result
 
 
 def known_terms(
@@ -145,9 +190,14 @@ def known_terms(
         raise ValueError("without gradients the round ends before the message that it sends")
 
     rows = terms(Silenced(clients))
-    return Known(
-        rows, [part.squeeze(-2) for part in terms(Silenced(clients, average=True))] if averages else None
-    )
+    if not averages:
+        return Known(rows, None)
+    means = terms(Silenced(clients, average=True))
+    if any(part.shape[-2] != 1 for part in means):
+        raise ValueError(
+            "what the server knows of a message's mean would depend on rows of the cohort, which it may not use"
+        )
+    return Known(rows, [part.squeeze(-2) for part in means])
 
 
 def refuse_private(known: Known, parts: Sequence[Part]) -> None:
@@ -157,6 +207,7 @@ def refuse_private(known: Known, parts: Sequence[Part]) -> None:
         if any(bool(term.isnan().any()) for term in terms) and not bool(part.row.isnan().any()):
             raise ValueError(
                 f"part {number} of a message would depend on rows that clients keep to themselves even if all "
-                "gradients were zero; give Clients.take the server's value for the mean of rows that follow from "
-                "what was sent, or set release: change (docs/releases.md)"
+                "gradients were zero, or a mean on what the server does not know, such as coins of single clients; "
+                "give Clients.take the server's value for the mean of rows that follow from what was sent, or set "
+                "release: change (docs/releases.md)"
             )

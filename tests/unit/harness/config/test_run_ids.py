@@ -7,6 +7,7 @@ import pytest
 import harness
 from harness.config.recorded import completed, essential, identity, run_id, versions
 from harness.config.run import read_spec
+from harness.core.algorithm import ALGORITHMS
 
 NAMED = {
     "3fb84aec5bdf75bb": {
@@ -81,3 +82,46 @@ def test_only_adaptive_clips_have_a_version_of_their_own():
         )
 
     assert found("adaptive") == found(1.0) | {"adaptive_clip": 2}
+
+
+LOCAL = {"placement": "local", "epsilon": 1.0}
+MOVED = [
+    ("scaffold", {"weight_decay": 0.1}, {}),
+    ("sagda", {"weight_decay": 0.1}, {}),
+    ("fedgda_gt", {"weight_decay": 0.1}, {}),
+    ("codasca", {}, {}),
+    ("codasca", {"prox": 0.0, "weight_decay": 0.1}, {}),
+    ("feddyn", {"momentum": 0.5}, {}),
+    ("fedsgda_m", {"average_prev": True}, {}),
+    ("fedbioacc", {"release": "value"}, {"cohort": {"size": 2}}),
+]
+SAME = [
+    ("scaffold", {"momentum": 0.5, "grad_clip": 0.1}, {}),
+    ("scaffold", {"weight_decay": 0.1, "release": "change"}, {}),
+    ("scaffold", {"weight_decay": 0.1}, {"privacy": None}),
+    ("scaffold", {"weight_decay": 0.1}, {"privacy": {"unit": "record", "epsilon": 1.0}}),
+    ("fedavg", {"weight_decay": 0.1}, {}),
+    ("fedprox", {"weight_decay": 0.1}, {"cohort": {"size": 2}}),
+    ("codasca", {"prox": 0.0}, {"cohort": {"size": 2}}),
+    ("codasca", {"release": "change"}, {}),
+    ("coda_plus", {}, {}),
+    ("feddyn", {}, {"cohort": {"size": 2}}),
+    ("fedsgda_m", {}, {}),
+    ("fedbioacc", {"release": "value"}, {}),
+    ("fedbioacc", {}, {"cohort": {"size": 2}}),
+    ("momentum_local_sgda", {}, {}),
+]
+
+
+@pytest.mark.parametrize(("given", "moved"), [(MOVED, True), (SAME, False)])
+def test_only_known_terms_that_were_once_protected_have_a_version_of_their_own(given, moved):
+    """Measured: of these runs, what is clipped has changed, or has not, since the harness finds known terms."""
+    kinds = {"minimax": "auroc", "bilevel": "fair_weights", "erm": "classify"}
+    fields = {"data": "heart", "partition": {"kind": "iid", "clients": 5}, "model": "logistic"}
+    for name, settings, more in given:
+        problem = kinds[ALGORITHMS[name].meta.solves[0]]
+        data = {"data": {"name": "heart", "sensitive": "sex"}} if problem == "fair_weights" else {}
+        spec = {**fields, **data, "problem": problem, "privacy": LOCAL, **more}
+        written = read_spec({**spec, "algorithm": {"name": name, **settings}}).model_dump(mode="json")
+        for one in (written, essential(written)):
+            assert (versions(one).get("known_terms") == 1) == moved, (name, settings, more)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 from torch import Tensor
@@ -109,6 +109,47 @@ class Companion(ALGORITHMS["scaffold"]):
 def test_a_term_that_depends_on_others_in_the_cohort_is_caught():
     """Another member would move what is clipped of this one."""
     (row,) = check(Companion, [conformance_privacy._separate])
+    assert row["result"] == "failed" and "another member of the cohort" in row["why"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hoarder(ALGORITHMS["scaffold"]):
+    """Keeps a step with its gradients, and takes it again where it has none."""
+
+    kept: ClassVar = {}
+
+    def step(self, x, gradient, *others, **given):
+        if bool(gradient.any()):
+            self.kept["gradient"] = gradient
+        elif gradient.shape == self.kept["gradient"].shape:
+            gradient = self.kept["gradient"]
+        return super().step(x, gradient, *others, **given)
+
+
+def test_a_gradient_that_is_kept_for_the_round_without_gradients_is_caught():
+    (row,) = check(Hoarder, [conformance._silent])
+    assert row["result"] == "failed" and "known terms" in row["why"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lister(Liar):
+    """Pulls towards what a client has sent, and keeps a list of the cohort for what it takes as its mean."""
+
+    kept: ClassVar = {}
+
+    def round(self, state, clients, channel):
+        if clients.ids.shape[-1] > 1:
+            self.kept["last"] = float(clients.ids.max())
+        x = x_t = channel.down(state.x)
+        pi = clients.take(state.pi, mean=state.x + self.kept["last"])
+        for batch in clients.batches(self):
+            x = x - self.lr * (clients.grad(x, batch) + 0.1 * (x - pi))
+        dx, sent = channel.mean_and_sent(Increment(x, of=x_t))
+        return self.State(state.x + dx, clients.put(state.pi, x_t + sent))
+
+
+def test_what_a_server_knows_of_a_mean_does_not_depend_on_the_cohort():
+    (row,) = check(Lister, [conformance_privacy._separate])
     assert row["result"] == "failed" and "another member of the cohort" in row["why"]
 
 

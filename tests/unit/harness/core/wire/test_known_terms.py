@@ -102,6 +102,53 @@ def test_a_round_that_goes_another_way_without_gradients_is_refused():
         way.mean(VALUES)
 
 
+def test_a_central_server_does_not_use_what_single_clients_have_sent():
+    """Messages before the noise are nobody's but their clients'; of their average only the mean is known."""
+
+    def round(clients, way):
+        nothing = clients.rows(0 * MEAN)
+        _, (first, second) = way.mean_and_sent(nothing, Value(nothing, of=clients.take(TERMS, mean=MEAN)))
+        return way.mean(first + 2 * second)
+
+    way = channel(privacy("central", 0.5, z=1.0))
+    way.release_values(round)
+    (mean, change), (sent, kept) = way.mean_and_sent(VALUES, Value(VALUES, of=TERMS))
+    known = way.known("mean_and_sent")
+    assert close(known.rows[0], sent + 2 * kept, 1e-12)
+    assert close(known.mean[0], mean + 2 * (MEAN + change), 1e-12)
+
+
+@pytest.mark.parametrize("own", [{"coin": (0.5, "one")}, {"normal": ("one", 0, 6)}, {"samples": ("train",)}])
+def test_what_differs_between_the_members_of_a_secret_cohort_is_not_known(own):
+    ((name, arguments),) = own.items()
+    more = {"each": True} if name == "coin" else {}
+
+    def round(clients, way):
+        numbers = getattr(clients, name)(*arguments, **more)
+        return way.mean(clients.rows(MEAN) * (numbers.unsqueeze(-1) if name == "samples" else numbers))
+
+    way = channel(privacy("central", 0.5))
+    way.release_values(round)
+    with pytest.raises(ValueError, match="what the server does not know"):
+        way.mean(VALUES)
+
+
+def test_a_result_that_is_changed_in_place_is_refused():
+    way = channel(privacy("local", 0.5))
+    way.release_values(lambda clients, way: way.mean(way.mean_and_sent(0 * VALUES)[1]))
+    _, sent = way.mean_and_sent(VALUES)
+    sent += VALUES  # now it holds what was not released
+    with pytest.raises(ValueError, match="changed in place what mean_and_sent returned"):
+        way.mean(sent)
+
+
+def test_a_known_mean_that_depends_on_rows_of_the_cohort_is_refused():
+    way = channel(privacy("central", 0.5))
+    way.release_values(lambda clients, way: way.mean(clients.rows(MEAN) + TERMS))
+    with pytest.raises(ValueError, match="rows of the cohort"):
+        way.mean(VALUES)
+
+
 def test_finding_them_counts_and_books_nothing():
     """Gone through a second time: the same bytes, operations and releases as without."""
     spent = []
