@@ -11,22 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
-from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth
+from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth, plainly
 
 T = TypeVar("T")
-
-#: What messages say in place of pydantic's words for types of Python.
-PLAINLY = {
-    "dict_type": "named fields are needed",
-    "int_from_float": "a whole number is needed",
-    "int_parsing": "a whole number is needed",
-    "int_type": "a whole number is needed",
-    "list_type": "a list is needed",
-    "missing": "missing",
-    "string_type": "a text is needed",
-    "too_short": "at least one is needed",
-    "tuple_type": "a list is needed",
-}
 
 
 def construct(
@@ -83,7 +70,7 @@ def checked(where: str, make: Callable[[], T]) -> T:
         if isinstance(cause, UnknownField):
             raise unknown(f"field of {path or 'a run'}", cause.name, cause.allowed) from None
         given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
-        message = PLAINLY.get(first["type"]) or (str(cause) if cause is not None else first["msg"])
+        message = str(cause) if cause is not None else plainly(first)
         raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
 
 

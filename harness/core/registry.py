@@ -43,7 +43,7 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    said = f"Allowed: {', '.join(names)}."
+    said = f"Allowed: {', '.join(names) or 'none'}."
     if len(names) > MOST_NAMES:
         nearest = get_close_matches(str(given), names, n=NEAREST, cutoff=0.0)
         said = f"Nearest of the {len(names)} allowed: {', '.join(nearest)}."

@@ -9,9 +9,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import TracebackType
@@ -56,7 +57,14 @@ class Processes:
         self._busy: dict[Future[list[Outcome]], tuple[Unit, ProcessPoolExecutor]] = {}
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Start a unit, if fewer than ``size`` are running."""
+        """Start a unit, if fewer than ``size`` are running.
+
+        Ctrl-C waits for the start: a worker that its parent leaves half started ends with a traceback.
+        """
+        with _ctrl_c_waits():
+            self._start(unit, specs, patience)
+
+    def _start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
         for left in reversed(range(len(self._idle) + STARTS)):
             pool = self._idle.pop() if self._idle else self._pool()
             try:
@@ -105,6 +113,22 @@ class Processes:
                 worker.terminate()
         for pool in pools:
             pool.shutdown(wait=True)
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Hold back Ctrl-C until the block ends; a thread that never receives it goes on as it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    strokes: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: strokes.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if strokes:
+            signal.raise_signal(signal.SIGINT)
 
 
 def start_server() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
@@ -205,6 +206,24 @@ def test_a_worker_that_died_idle_is_replaced(tmp_path):
             worker.kill()
             with pytest.raises(BrokenProcessPool):  # until that is noticed
                 workers._idle[0].submit(int).result()
+
+
+def test_ctrl_c_waits_for_a_worker_that_is_starting(tmp_path, monkeypatch):
+    """A worker that its parent leaves half started writes a traceback."""
+
+    class Starting(Future):
+        def submit(self, *work):
+            signal.raise_signal(signal.SIGINT)
+            return self
+
+        def shutdown(self, **options):
+            stopped.append(True)
+
+    stopped = []
+    monkeypatch.setattr(Processes, "_pool", lambda self: Starting())
+    with pytest.raises(KeyboardInterrupt), Processes(1, tmp_path, ALONE, retry=False) as workers:
+        workers.start([0], [read_spec(CANCER)], 0.0)
+    assert stopped and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from compression import CODECS, ratio_at
 from harness.core.registry import Incompatible, UserError, unknown
@@ -80,9 +80,15 @@ class Compression(Section):
             raise unknown("codec", name, CODECS)
         return name
 
-    @field_validator("alpha", "beta")
+    @field_validator("alpha", "beta", mode="wrap")
     @classmethod
-    def _ratios(cls, ratio: Any) -> Any:
+    def _ratios(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            ratio = read(given)
+        except ValidationError:
+            raise ValueError(
+                "a number is needed, or one for each client, or a schedule such as [[0, 0.2], [20, 0.5]]"
+            ) from None
         steps = ratio if isinstance(ratio, tuple) else (ratio,)
         if not steps or any(isinstance(step, tuple) and step[0] < 0 for step in steps):
             raise UserError(

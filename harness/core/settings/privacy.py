@@ -25,7 +25,7 @@ from pydantic import (
 
 from compression.secure_sum import Protocol
 from harness.core.registry import UserError, unknown
-from harness.core.settings.section import Section
+from harness.core.settings.section import Section, plainly
 from privacy import AdaptiveClip, Factorization, joint_norm
 from privacy.discrete import MOST_BITS
 from privacy.own_mechanism import MECHANISMS, Noise
@@ -155,7 +155,7 @@ class PrivacySettings(Section):
         try:
             return read(given)
         except ValidationError as error:
-            reasons = error.errors()[0]["msg"], cls.limits
+            reasons = plainly(error.errors()[0]), cls.limits
             raise ValueError("; ".join(filter(None, reasons))) from None
 
     @field_validator("clip")

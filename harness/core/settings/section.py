@@ -9,6 +9,23 @@ from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_
 
 NO_NUMBER = "a number is needed, no truth value (true, false, yes, no, on, off)"
 
+#: What messages say in place of pydantic's words for types of Python.
+PLAINLY = {
+    "bool_parsing": "true or false is needed",
+    "bool_type": "true or false is needed",
+    "dict_type": "named fields are needed",
+    "float_parsing": "a number is needed",
+    "float_type": "a number is needed",
+    "int_from_float": "a whole number is needed",
+    "int_parsing": "a whole number is needed",
+    "int_type": "a whole number is needed",
+    "list_type": "a list is needed",
+    "missing": "missing",
+    "string_type": "a text is needed",
+    "too_short": "at least one is needed",
+    "tuple_type": "a list is needed",
+}
+
 
 class UnknownField(ValueError):
     """A field that a section does not have.
@@ -64,3 +81,8 @@ def counts_truth(given: Any, made: Any) -> bool:
         return any(counts_truth(given[name], made[name]) for name in names)
     both = isinstance(given, list | tuple) and isinstance(made, list | tuple)
     return both and any(map(counts_truth, given, made))
+
+
+def plainly(error: Mapping[str, Any]) -> str:
+    """Return what an error of pydantic (one of ``errors()``) says, in the words of our messages."""
+    return PLAINLY.get(error["type"]) or str(error["msg"])

@@ -277,6 +277,8 @@ def test_an_unknown_topology_gets_the_nearest_one():
     spec = QUADRATIC | {"algorithm": "k_gt_minimax", "topology": "rign"}
     with pytest.raises(UserError, match="Did you mean 'ring'"):
         read_spec(spec)
+    with pytest.raises(UserError, match=r"'sides'\. Allowed: none\."):
+        read_spec(spec | {"topology": {"kind": "ring", "sides": 3}})
 
 
 @pytest.mark.parametrize(
@@ -293,6 +295,14 @@ def test_an_unknown_topology_gets_the_nearest_one():
         ("privacy.clip", 0, "clip norms must be above 0"),
         ("privacy.delta", 1.5, "privacy.delta"),
         ("compression.beta", 1.0, r"beta.*\[0, 1\)"),
+        (
+            "compression.beta",
+            "half",
+            r"^compression\.beta: a number is needed, or .* a schedule .*, given 'half'",
+        ),
+        ("compression.shift", "half", r"^compression\.shift: a number is needed, given 'half'"),
+        ("compression.downlink", "maybe", r"^compression\.downlink: true or false is needed, given 'maybe'"),
+        ("privacy.clip", "adaptiv", r"^privacy\.clip: a number is needed.*, given 'adaptiv'"),
         ("compression.alpha", -0.1, r"alpha.*\[0, 1\)"),
         ("algorithm.lr", "fast", "algorithm.fedavg.lr.*'fast'"),
         ("algorithm.lr", -1, "lr must be above 0"),
