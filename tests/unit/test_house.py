@@ -101,7 +101,6 @@ LONG_FUNCTIONS = {
     "datasets.files.read_table": 115,
     "datasets.natural.read_natural": 73,
     "harness.api.making.run": 69,
-    "harness.cli.parser.parser": 227,
     "harness.executors.scheduler.run_all": 69,
     "harness.problems.auroc.auroc": 64,
     "harness.report.html.page.write_page": 66,
