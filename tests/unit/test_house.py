@@ -97,7 +97,6 @@ LONG_FUNCTIONS = {
     "compression.importance.reconfigured": 63,
     "datasets.catalog.load": 80,
     "datasets.encoding.encoded": 96,
-    "datasets.natural.read_natural": 73,
     "harness.api.making.run": 69,
     "harness.executors.scheduler.run_all": 69,
     "harness.problems.auroc.auroc": 64,
