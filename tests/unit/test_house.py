@@ -104,7 +104,6 @@ LONG_FUNCTIONS = {
     "harness.report.paper.folder.write_paper": 63,
     "harness.simulation.evaluation.measure": 64,
     "harness.simulation.loop.simulate_all": 61,
-    "harness.simulation.plan.affordable": 67,
     "harness.simulation.simulation.Simulation.__init__": 73,
     "harness.simulation.simulation.Simulation.step": 62,
     "harness.testing.canary_audit.audit_run": 70,
