@@ -97,7 +97,6 @@ LONG_FUNCTIONS = {
     "compression.importance.reconfigured": 63,
     "datasets.catalog.load": 80,
     "datasets.encoding.encoded": 96,
-    "harness.api.making.run": 69,
     "harness.problems.auroc.auroc": 64,
     "harness.report.html.page.write_page": 66,
     "harness.report.paper.folder.write_paper": 63,
