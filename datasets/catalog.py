@@ -14,7 +14,7 @@ from datasets import cifar, files, images, natural, shakespeare, sources, tabula
 from datasets.cache import Found, Source, locate
 from datasets.dataset import Dataset, own_data_set
 from datasets.errors import DataError, nearest
-from datasets.formats import KEYS, SUFFIXES, parse_address
+from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
 
@@ -245,7 +245,7 @@ def load(
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
-        ``parquet`` or ``arrow``. What is said of files below is of these three; see `datasets.files.read_table`.
+        ``parquet`` or ``arrow``. What is said of files below is of these three; see `datasets.files.Roles`.
     path : str or Path, optional
         The user's copy; no other source is tried.
     label : str, optional
@@ -314,7 +314,8 @@ def _load(name: str, options: dict[str, Any]) -> Dataset:
     if name in SUFFIXES:
         if path is None:
             raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-        data = files.read_table(name, path, **options)
+        roles = {key: value for key, value in options.items() if key not in Reading._fields}
+        data = files.read_table(name, path, files.Roles(**roles), Reading.of(options))
     else:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)

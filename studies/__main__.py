@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from harness.cli.examples import with_examples
 from harness.cli.grammar import Parser
-from harness.cli.parser import exit_code, plugin_option, verbose_option, with_examples
+from harness.cli.options import plugin_option, verbose_option
+from harness.cli.parser import exit_code
 from harness.config import plugins
 from studies.board.command import (
     build_command,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from harness.api.reading import leaderboard, load_results
 from harness.config import plugins
@@ -20,6 +19,7 @@ from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.tune import runs_of
 from harness.config.yaml import read_yaml
 from harness.core.registry import UserError, counted
+from harness.executors.local import torch_threads
 from harness.executors.scheduler import Outcome, choose, run_one
 from harness.executors.suites import Follower, Work, run_suite, unfollowed
 from harness.simulation import build
@@ -79,26 +79,15 @@ def run(
     """
     checked = _checked(spec)
     execution, root = execution or Execution(), Path(out)
-    before = torch.get_num_threads()
-    torch.set_num_threads(execution.threads)  # like the command: the number of threads affects rounding
-    try:
+    wanted = dict(zip(EXTRAS, (save_predictions, save_model), strict=True))
+    with torch_threads(execution.threads):
         build.identify(checked)  # refuses parts of notebooks before anything is written
         setup = calibrated(build.prepare(checked, execution))
         if save_model:
             check_savable(setup)
-        outcome = run_one(
-            checked,
-            root,
-            execution,
-            retry=retry,
-            progress=observed(callbacks),
-            save=[
-                name for name, wanted in zip(EXTRAS, (save_predictions, save_model), strict=True) if wanted
-            ],
-            setup=setup,
-        )
-    finally:
-        torch.set_num_threads(before)
+        save = [name for name in wanted if wanted[name]]
+        observe = observed(callbacks)
+        outcome = run_one(checked, root, execution, retry=retry, progress=observe, save=save, setup=setup)
     record = Store(root).record(outcome.id, checked.model_dump(mode="json"))
     for one in callbacks:
         one.on_run_end(record)
@@ -404,12 +393,8 @@ def _carry_out(
         )
     follow = _with_bar if progress else unfollowed
     work = Work(Path(out), follow=follow, callbacks=tuple(callbacks), **options)
-    before = torch.get_num_threads()
-    torch.set_num_threads(work.execution.threads)
-    try:
+    with torch_threads(work.execution.threads):
         ends = run_suite(made, work)
-    finally:
-        torch.set_num_threads(before)
     return Study(Path(out), made.name, ends)
 
 

@@ -1,6 +1,10 @@
 """Examples at the end of every ``--help``; a test parses each. The first are those of the command line itself."""
 
+import argparse
 from collections.abc import Sequence
+from typing import Any
+
+PROGRAM = "python -m harness"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": (
@@ -71,3 +75,8 @@ def epilog(program: str, examples: Sequence[str]) -> str:
     """Return examples as a help shows them."""
     lines = (line if line.startswith("eval") else f"{program} {line}" for line in examples)
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
+
+
+def with_examples(program: str, examples: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments that end a parser's help with examples, line by line."""
+    return {"epilog": epilog(program, examples), "formatter_class": argparse.RawDescriptionHelpFormatter}

@@ -26,6 +26,34 @@ EXAMPLES = {
 }
 
 
+def verbose_option(to: argparse.ArgumentParser) -> None:
+    """Add the option that stands before the command."""
+    to.add_argument("--verbose", action="store_true", help="log what is loaded and how runs are computed")
+
+
+def plugin_option(to: argparse.ArgumentParser) -> None:
+    """Add the option of every command."""
+    to.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        type=path,
+        metavar="FILE.py",
+        help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
+    )
+
+
+def json_option(to: argparse.ArgumentParser, help: str = "print JSON") -> None:
+    """Add the option of output for other programs."""
+    to.add_argument("--json", action="store_true", help=help)
+
+
+def folder_options(to: argparse.ArgumentParser, suite: str = "only this suite's runs") -> None:
+    """Add a results folder and one of its suites."""
+    to.add_argument("dir", type=path, metavar="DIR")
+    to.add_argument("--suite", help=suite)
+
+
 def spec_options(to: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
     to.add_argument("--spec", type=path, metavar="FILE", help="YAML run file; the options below override it")
@@ -54,8 +82,7 @@ def spec_options(to: argparse.ArgumentParser) -> None:
 
 def ranking_options(to: argparse.ArgumentParser) -> None:
     """Add the options of tables."""
-    to.add_argument("dir", type=path, metavar="DIR")
-    to.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    folder_options(to, "only this suite's runs, with the report settings of its file")
     to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
     to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
     to.add_argument(

@@ -157,6 +157,9 @@ def suite_command(given: argparse.Namespace) -> int:
     return exit_code(ends)
 
 
+sweep_command = suite_command
+
+
 def given_work(given: argparse.Namespace) -> Work:
     """Return where runs are written and how they are computed."""
     return Work(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from datasets.federation import Federation, standardizes
 from harness.config.code import NONE
@@ -65,6 +67,17 @@ class Outcome:
 Ended = list[
     tuple[Unit, list[Outcome] | None]
 ]  # units with the outcomes of their runs, None if the worker died
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Compute with a number of threads, which affects rounding, as the commands do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_one(

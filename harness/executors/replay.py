@@ -13,13 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 
 from harness.config.code import NONE
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.executors import cores
-from harness.executors.local import run_one
+from harness.executors.local import run_one, torch_threads
 from harness.executors.records import Unrepeatable, repeatable
 from harness.simulation.build import Execution
 from harness.simulation.snapshot import DIGITS
@@ -95,18 +94,14 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
         return Replay(id, "not compared", reason=str(error))
     except UserError as error:
         return Replay(id, "different", math.inf, str(error))
-    execution, threads = _execution(recorded, spec, device), torch.get_num_threads()
+    execution = _execution(recorded, spec, device)
     save = [PREDICTIONS] if recorded.has(PREDICTIONS) else []
-    torch.set_num_threads(execution.threads)
-    try:
-        with TemporaryDirectory() as folder:
-            ended = run_one(spec, Path(folder), execution, save=save)
-            if ended.status != "done":
-                why = f"repeated, it ends as {ended.status}: {ended.reason}"
-                return Replay(id, "different", math.inf, why)
-            frame = differences(values(recorded), values(Store(Path(folder)).folder(id)))
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(execution.threads), TemporaryDirectory() as folder:
+        ended = run_one(spec, Path(folder), execution, save=save)
+        if ended.status != "done":
+            why = f"repeated, it ends as {ended.status}: {ended.reason}"
+            return Replay(id, "different", math.inf, why)
+        frame = differences(values(recorded), values(Store(Path(folder)).folder(id)))
     if frame.empty:
         return Replay(id, "identical", 0.0)
     place, then, now, largest = frame.iloc[0]

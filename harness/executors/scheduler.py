@@ -124,17 +124,7 @@ def run_all(
             these = [specs[number] for number in unit]
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
-        parts = {part for spec in specs for part in named_parts(spec.model_dump()).items()}
-        notebook.require_files(parts | {("metric", name) for name in METRICS})
-        check_locks(Store(root).open().root, alone=False)
-        size = None if jobs is None else min(jobs, len(specs))
-        workers: AbstractContextManager[Workers]
-        if address is not None:
-            workers = Cluster(address, size, root, execution, retry)
-        else:
-            count = size or min(cores(), len(specs))
-            workers = Processes(count, root, _shared(execution, count), retry)
-        with workers as running:
+        with _workers(specs, root, jobs, address, execution, retry) as running:
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
 
@@ -169,6 +159,25 @@ def choose(executor: str | None, jobs: int | None, address: str | None, runs: in
     if executor == "serial" and jobs is not None and jobs > 1:
         raise UserError(f"jobs: executor serial has one job, given {jobs}")
     return executor or ("processes" if min(jobs or cores(), runs) > 1 else "serial")
+
+
+def _workers(
+    specs: Sequence[RunSpec],
+    root: Path,
+    jobs: int | None,
+    address: str | None,
+    execution: Execution,
+    retry: bool,
+) -> AbstractContextManager[Workers]:
+    """Return the workers of runs, which must be able to load all parts and to share the folder."""
+    parts = {part for spec in specs for part in named_parts(spec.model_dump()).items()}
+    notebook.require_files(parts | {("metric", name) for name in METRICS})
+    check_locks(Store(root).open().root, alone=False)
+    size = None if jobs is None else min(jobs, len(specs))
+    if address is not None:
+        return Cluster(address, size, root, execution, retry)
+    count = size or min(cores(), len(specs))
+    return Processes(count, root, _shared(execution, count), retry)
 
 
 def _shared(execution: Execution, workers: int) -> Execution:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from datasets.errors import warn_once
 from datasets.federation import Federation, federate
 from datasets.files import FORMATS
 from datasets.partition import PARTITIONS
+from datasets.splitting import Splitting
 from datasets.stand_in import stand_in
 from datasets.topology import mixing_matrix
 from datasets.users import most_of_a_user
@@ -540,14 +541,19 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Da
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
     deal = PARTITIONS["iid"]() if vertical else part.settings.made
-    options: Any = {
-        name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize", "selection")
-    }
-    options["drop_negatives"] = data.drop_negatives
-    if part.selection_seed is not None:
-        options["selection_rng"] = rng.numpy_stream(part.selection_seed, "selection")
-    options |= {"user": _user(spec), "one_client": spec.privacy is not None and spec.privacy.unit == "user"}
-    federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
+    selection_seed = part.selection_seed
+    split = Splitting(
+        test=part.test,
+        stratify=part.stratify,
+        limit=part.limit,
+        drop_negatives=data.drop_negatives,
+        selection=part.selection,
+        selection_rng=None if selection_seed is None else rng.numpy_stream(selection_seed, "selection"),
+        user=_user(spec),
+        one_client=spec.privacy is not None and spec.privacy.unit == "user",
+    )
+    clients = 1 if vertical else part.clients
+    federation = federate(dataset, deal, clients, generator, split, standardize=part.standardize)
     if not vertical:
         return federation
     features = () if federation.inputs is None else federation.inputs.features

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -145,6 +145,23 @@ def _refused_alike(spec: RunSpec) -> Hashable:
     return key, privacy.budget, spec.seed if privacy.noise_multiplier is None else None
 
 
+@dataclass
+class _Estimate:
+    """The time that combinations take: none for runs that have ended, and one trial for those of all seeds."""
+
+    ended: Collection[str]
+    execution: Execution | None
+    measured: dict[str, float] = field(default_factory=dict)
+
+    def hours(self, cell: Combination) -> float:
+        if cell.spec is None or identify(cell.spec) in self.ended:
+            return 0.0
+        kind = without_seed(cell.spec)
+        if kind not in self.measured:
+            self.measured[kind] = _seconds(cell.spec, self.execution)
+        return self.measured[kind] / 3600
+
+
 def affordable(
     cells: Sequence[Combination],
     hours: float,
@@ -178,23 +195,14 @@ def affordable(
     UserError
         If they do not fit; with `trim`, if not even one seed fits.
     """
-    measured: dict[str, float] = {}
-
-    def cost(cell: Combination) -> float:
-        if cell.spec is None or identify(cell.spec) in ended:
-            return 0.0
-        kind = without_seed(cell.spec)
-        if kind not in measured:
-            measured[kind] = _seconds(cell.spec, execution)
-        return measured[kind] / 3600
-
-    first = [cost(cell) for cell in before]
+    estimate = _Estimate(ended, execution)
+    first = [estimate.hours(cell) for cell in before]
 
     def total(costs: Iterable[float]) -> float:
         each = [*first, *costs]
         return max(sum(each) / jobs, max(each, default=0.0))  # workers do not share a run
 
-    costs = [(cell, cost(cell)) for cell in cells]
+    costs = [(cell, estimate.hours(cell)) for cell in cells]
     needed = total(each for _, each in costs)
     if needed <= hours:
         return list(cells)

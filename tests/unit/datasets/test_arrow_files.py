@@ -14,6 +14,7 @@ import torch
 from datasets import DataError, load
 from datasets.federation import federate
 from datasets.partition import Iid, Natural
+from datasets.splitting import Splitting
 from harness.config.fields import DataSpec
 from harness.simulation.build import load_once
 
@@ -185,7 +186,7 @@ def test_splits_of_a_folder_give_the_official_test_samples(tmp_path):
     data = load(f"arrow:{folder}?label=label&missing=drop")
     assert data.x[:, 0].tolist() == [5, 6, 1, 2, 4]
     assert data.official_test.tolist() == [True, True, False, False, False]
-    made = federate(data, Iid(), 1, np.random.default_rng(0), test="official")
+    made = federate(data, Iid(), 1, np.random.default_rng(0), Splitting(test="official"))
     assert sorted(made.splits["test"][0].tolist()) == [0, 1]
 
 

@@ -17,6 +17,7 @@ from datasets.errors import FederationError
 from datasets.federation import Federation, federate, stack
 from datasets.partition import Classes, Iid, Natural, PartitionError, Sensitive
 from datasets.picture import draw
+from datasets.splitting import Splitting
 from datasets.validation import balanced
 
 
@@ -66,7 +67,7 @@ def test_fedreco_client_sizes(each: int, classes: int, train: int, test: int) ->
 @given(n=st.integers(5, 60), share=st.floats(0.01, 0.99), seed=st.integers(0, 2**32))
 def test_every_client_trains_and_tests_on_disjoint_samples(n: int, share: float, seed: int) -> None:
     """Two or more samples: at least one of each. The test part is the rounded share but for that."""
-    federation = federate(table(n), Iid(), 4, rng(seed), test=share)
+    federation = federate(table(n), Iid(), 4, rng(seed), Splitting(test=share))
     assert everything(federation) == list(range(n))
     for train, test in zip(held(federation, "train"), held(federation, "test"), strict=True):
         size = len(train) + len(test)
@@ -86,7 +87,7 @@ def test_a_federation_follows_from_seed_and_partition() -> None:
     first, again, other = (federate(table(60), Iid(), 3, rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.splits["train"], again.splits["train"])
     assert not torch.equal(first.splits["train"], other.splits["train"])
-    half = federate(table(60), Iid(), 3, rng(1), test=0.5)
+    half = federate(table(60), Iid(), 3, rng(1), Splitting(test=0.5))
     for client in range(3):
         shares = [sorted(held(f, "train")[client] + held(f, "test")[client]) for f in (first, half)]
         assert shares[0] == shares[1]
@@ -94,7 +95,7 @@ def test_a_federation_follows_from_seed_and_partition() -> None:
 
 def test_stratified_test_parts_keep_proportions() -> None:
     data = table(400, 2, groups=2)
-    federation = federate(data, Iid(), 4, rng(), test=0.25, stratify=("label", "group"))
+    federation = federate(data, Iid(), 4, rng(), Splitting(test=0.25, stratify=("label", "group")))
     key = data.y * 2 + federation.pool.group
     for train, test in zip(held(federation, "train"), held(federation, "test"), strict=True):
         tested, all_held = (torch.bincount(key[part], minlength=4) for part in (test, train + test))
@@ -102,7 +103,7 @@ def test_stratified_test_parts_keep_proportions() -> None:
 
 
 def test_official_test_samples_are_never_trained_on() -> None:
-    federation = federate(table(100, tested=30), Iid(), 4, rng(), test="official")
+    federation = federate(table(100, tested=30), Iid(), 4, rng(), Splitting(test="official"))
     tested = sorted(i for row in held(federation, "test") for i in row)
     assert tested == list(range(70, 100))
     assert sorted(federation.counts("test").tolist()) == [7, 7, 8, 8]
@@ -115,13 +116,13 @@ def test_limit_takes_a_proportional_subset_and_says_so() -> None:
 
     A third are official test samples; of each class between 3 and 4 (10.33 / 3 rounded up or down) are drawn.
     """
-    federation = federate(table(90, 3, tested=30), Iid(), 4, rng(), test="official", limit=31)
+    federation = federate(table(90, 3, tested=30), Iid(), 4, rng(), Splitting(test="official", limit=31))
     used = everything(federation)
     assert len(used) == len(set(used)) == 31
     assert set(torch.bincount(federation.pool.y[used]).tolist()) <= {10, 11}
     assert int(federation.counts("test").sum()) in range(9, 13)
     assert federation.source == "table (made up), 31 of 90 samples"
-    whole = federate(table(90, 3), Iid(), 4, rng(), limit=1000)
+    whole = federate(table(90, 3), Iid(), 4, rng(), Splitting(limit=1000))
     assert everything(whole) == list(range(90))
     assert whole.source == "table (made up)"
 
@@ -167,24 +168,24 @@ def test_sensitive_groups_reach_partition_and_pool() -> None:
 @pytest.mark.parametrize("test", [0.0, 1.0, -0.1, "own"])
 def test_shares_out_of_range_are_refused(test: float) -> None:
     with pytest.raises(FederationError, match="above 0 and below 1, or 'official'"):
-        federate(table(20), Iid(), 2, rng(), test=test)
+        federate(table(20), Iid(), 2, rng(), Splitting(test=test))
 
 
 def test_what_the_data_lack_is_refused() -> None:
     with pytest.raises(FederationError, match="no official test samples"):
-        federate(table(20), Iid(), 2, rng(), test="official")
+        federate(table(20), Iid(), 2, rng(), Splitting(test="official"))
     with pytest.raises(FederationError, match="no sensitive attribute"):
-        federate(table(20), Iid(), 2, rng(), stratify=("group",))
+        federate(table(20), Iid(), 2, rng(), Splitting(stratify=("group",)))
     with pytest.raises(FederationError, match="stratify names \\['age'\\]"):
-        federate(table(20), Iid(), 2, rng(), stratify=("age",))  # type: ignore[arg-type]
+        federate(table(20), Iid(), 2, rng(), Splitting(stratify=("age",)))  # type: ignore[arg-type]
     with pytest.raises(FederationError, match="3 official test samples for 4 clients"):
-        federate(table(20, tested=3), Iid(), 4, rng(), test="official")
+        federate(table(20, tested=3), Iid(), 4, rng(), Splitting(test="official"))
     with pytest.raises(FederationError, match="stratify needs test as a share"):
-        federate(table(20, tested=9), Iid(), 4, rng(), test="official", stratify=("label",))
+        federate(table(20, tested=9), Iid(), 4, rng(), Splitting(test="official", stratify=("label",)))
     with pytest.raises(FederationError, match="limit is 0"):
-        federate(table(20), Iid(), 2, rng(), limit=0)
+        federate(table(20), Iid(), 2, rng(), Splitting(limit=0))
     with pytest.raises(PartitionError, match="3 samples are too few for 4 clients"):
-        federate(table(20), Iid(), 4, rng(), limit=3)
+        federate(table(20), Iid(), 4, rng(), Splitting(limit=3))
 
 
 def rows_of(federation: Federation, index: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ def test_stacked_runs_hold_the_samples_of_each_run(continuous: bool) -> None:
 def test_runs_of_different_width_are_padded() -> None:
     """20 and 40 samples over 2 clients: 7 and 14 to train on; the shorter run is filled up with -1."""
     data = table(40)
-    stacked = stack([federate(data, Iid(), 2, rng(), limit=limit) for limit in (20, 40)])
+    stacked = stack([federate(data, Iid(), 2, rng(), Splitting(limit=limit)) for limit in (20, 40)])
     assert stacked.splits["train"].shape == (2, 2, 14)
     assert stacked.counts("train").tolist() == [[7, 7], [14, 14]]
     assert stacked.sizes().tolist() == [7, 14], "of all runs"
@@ -262,12 +263,12 @@ def test_pictures_of_other_formats_or_stacked_runs_are_refused(tmp_path: Path) -
 def test_dropped_negatives_are_training_samples_of_class_0_only() -> None:
     """100 samples, 20 official test ones, classes alternate: 40 training negatives, of which 80 % = 32 go."""
     data = table(100, tested=20)
-    found = federate(data, Iid(), 4, rng(), test="official", drop_negatives=0.8)
+    found = federate(data, Iid(), 4, rng(), Splitting(test="official", drop_negatives=0.8))
     train, tested = (found.splits[name].flatten() for name in ("train", "test"))
     assert data.y[train].bincount().tolist() == [8, 40]
     assert set(found.counts("train").tolist()) == {12} and sorted(tested.tolist()) == list(range(80, 100))
     assert found.source == "table (made up), 68 of 100 samples"
-    other = federate(data, Iid(), 4, rng(1), test="official", drop_negatives=0.8)
+    other = federate(data, Iid(), 4, rng(1), Splitting(test="official", drop_negatives=0.8))
     assert everything(found) != everything(other), "another seed drops others"
 
 
@@ -275,7 +276,7 @@ def test_without_dropping_no_draw_is_made() -> None:
     """So that older partitions stay as they were."""
     plain, zero = (
         federate(table(40), Iid(), 4, rng()),
-        federate(table(40), Iid(), 4, rng(), drop_negatives=0.0),
+        federate(table(40), Iid(), 4, rng(), Splitting(drop_negatives=0.0)),
     )
     assert torch.equal(plain.splits["train"], zero.splits["train"])
 
@@ -283,7 +284,7 @@ def test_without_dropping_no_draw_is_made() -> None:
 @pytest.mark.parametrize(("share", "known", "message"), [(1.0, 2, "below 1"), (0.5, 3, "halves")])
 def test_only_some_negatives_of_two_classes_are_dropped(share: float, known: int, message: str) -> None:
     with pytest.raises(FederationError, match=message):
-        federate(table(30, known), Iid(), 3, rng(), drop_negatives=share)
+        federate(table(30, known), Iid(), 3, rng(), Splitting(drop_negatives=share))
 
 
 @pytest.mark.parametrize(("known", "expected"), [(2, [0, 1]), (4, [0, 0, 1, 1]), (5, [0, 0, 1, 1, 1])])
@@ -297,7 +298,7 @@ def test_halves_makes_the_upper_classes_positive(known: int, expected: list[int]
 def dealt(selection: float = 0.1, sizes: tuple[float, ...] = (2.0, 2.0, 6.0)) -> Federation:
     """Deal 600 samples of three groups 2:2:6, a third tested, a tenth of the rest for selection."""
     ways = {"test": 0.3, "stratify": ("group",), "selection": selection}
-    return federate(table(600, groups=3), Sensitive(sizes), None, rng(), **ways)
+    return federate(table(600, groups=3), Sensitive(sizes), None, rng(), Splitting(**ways))
 
 
 def positions(federation: Federation, split: str) -> list[set[int]]:
@@ -321,7 +322,7 @@ def test_selection_samples_come_from_training() -> None:
 
 
 def test_a_client_with_one_sample_has_none_for_selection() -> None:
-    split = federate(table(4), Iid(), 2, rng(), test=0.5, selection=0.5)
+    split = federate(table(4), Iid(), 2, rng(), Splitting(test=0.5, selection=0.5))
     assert split.counts("train").tolist() == [1, 1]
     assert split.counts("selection").tolist() == [0, 0]
 
@@ -346,7 +347,7 @@ def test_absent_groups_are_not_in_validation_data() -> None:
     data = table(40, groups=2)
     owner = Natural("site")  # made by hand below: client 0 holds one group only
     data.columns["site"] = np.where(data.group.numpy() == 0, 0, np.arange(40) % 2)
-    split = balanced(federate(data, owner, None, rng(), test=0.2), 0.5, rng())
+    split = balanced(federate(data, owner, None, rng(), Splitting(test=0.2)), 0.5, rng())
     held = positions(split, "validation")
     here = [sorted({int(data.group[i]) for i in part}) for part in held]
     assert here == [[0, 1], [1]]
@@ -356,7 +357,7 @@ def test_validation_that_would_take_all_a_client_has_is_refused() -> None:
     """Two groups of one sample each: both would be validation."""
     data = table(8, groups=2)
     data = replace(data, group=torch.arange(8) % 2)
-    part = federate(data, Iid(), 2, rng(), test=0.5)
+    part = federate(data, Iid(), 2, rng(), Splitting(test=0.5))
     single = replace(part, splits={**part.splits, "train": torch.tensor([[0, 1], [2, 3]])})
     with pytest.raises(FederationError, match="client 0 would be left without training samples"):
         balanced(single, 0.2, rng())
@@ -388,7 +389,7 @@ def test_samples_are_contiguous_for_every_table_layout():
 def test_own_selection_samples_are_the_same_whatever_the_seed(one: int, other: int, share: float) -> None:
     """No run trains or tests on them, whichever seed splits the rest."""
     made = [
-        federate(table(200, 4), Iid(), 5, rng(seed), selection=share, selection_rng=rng(7))
+        federate(table(200, 4), Iid(), 5, rng(seed), Splitting(selection=share, selection_rng=rng(7)))
         for seed in (one, other)
     ]
     first, second = ({i for row in held(federation, "selection") for i in row} for federation in made)
@@ -402,11 +403,14 @@ def test_own_selection_samples_are_the_same_whatever_the_seed(one: int, other: i
 
 def test_own_selection_samples_leave_official_tests_and_subsets_alone() -> None:
     data = table(200, 2, tested=40)
-    federation = federate(data, Iid(), 4, rng(), test="official", selection=0.25, selection_rng=rng(7))
+    federation = federate(
+        data, Iid(), 4, rng(), Splitting(test="official", selection=0.25, selection_rng=rng(7))
+    )
     assert sorted(i for row in held(federation, "test") for i in row) == list(range(160, 200))
     assert sum(map(len, held(federation, "selection"))) == 40
     small = [
-        federate(table(200), Iid(), 4, rng(s), limit=50, selection=0.5, selection_rng=rng(7)) for s in (0, 1)
+        federate(table(200), Iid(), 4, rng(s), Splitting(limit=50, selection=0.5, selection_rng=rng(7)))
+        for s in (0, 1)
     ]
     chosen, tested = (
         ({i for row in held(f, "selection") for i in row} for f in small),
@@ -420,13 +424,15 @@ def test_own_selection_samples_leave_official_tests_and_subsets_alone() -> None:
 
 def test_a_client_of_nothing_but_selection_samples_is_refused() -> None:
     with pytest.raises(FederationError, match="held out for selection; use fewer clients"):
-        federate(table(20), Iid(), 10, rng(), selection=0.8, selection_rng=rng(7))
+        federate(table(20), Iid(), 10, rng(), Splitting(selection=0.8, selection_rng=rng(7)))
 
 
 def test_a_pool_holds_no_samples_that_nobody_has() -> None:
     """Of 327,000 flights 77,000 belong to large enough aircraft: the others took three quarters of the memory."""
-    whole = federate(table(90, continuous=True), Natural("site"), None, rng(3), limit=60, standardize=False)
-    part = federate(table(90, continuous=True), Natural("site"), None, rng(3), limit=60)
+    whole = federate(
+        table(90, continuous=True), Natural("site"), None, rng(3), Splitting(limit=60), standardize=False
+    )
+    part = federate(table(90, continuous=True), Natural("site"), None, rng(3), Splitting(limit=60))
     assert len(whole.pool.y) == 90 and len(part.pool.y) == 60
     assert part.source == whole.source and "60 of 90 samples" in part.source
     for split in whole.splits:

@@ -8,6 +8,7 @@ from datasets import describe, load
 from datasets.dataset import halves
 from datasets.federation import federate
 from datasets.partition import Shards
+from datasets.splitting import Splitting
 from datasets.tables import DEFAULT_NAMES, TABLES
 
 
@@ -96,8 +97,7 @@ def test_real_fashion_mnist_as_the_auroc_task_of_fedsgda():
         Shards(),
         16,
         np.random.default_rng(0),
-        test="official",
-        drop_negatives=0.8,
+        Splitting(test="official", drop_negatives=0.8),
     )
     labels, train = federation.pool.y, federation.splits["train"]
     assert federation.counts().tolist() == [2_250] * 16

@@ -8,6 +8,7 @@ from datasets.dataset import Dataset
 from datasets.errors import FederationError
 from datasets.federation import federate
 from datasets.partition import Iid, PartitionError
+from datasets.splitting import Splitting
 from datasets.vertical import VERTICAL, Columns, Quadrants
 
 NAMES = ("age", "sex_f", "sex_m", "job=a", "job=b", "pay")
@@ -24,7 +25,7 @@ def whole(x, *, limit=None, clients=1):
         digest="d",
         features=NAMES if x.ndim == 2 else (),
     )
-    return federate(dataset, Iid(), clients, np.random.default_rng(0), test=0.25, limit=limit)
+    return federate(dataset, Iid(), clients, np.random.default_rng(0), Splitting(test=0.25, limit=limit))
 
 
 def table(**options):

@@ -15,6 +15,7 @@ from datasets.dataset import Dataset
 from datasets.errors import FederationError
 from datasets.federation import Federation, federate
 from datasets.partition import PARTITIONS, Iid, Natural, PartitionError, Sensitive
+from datasets.splitting import Splitting
 from datasets.validation import balanced
 from datasets.vertical import Columns
 
@@ -76,7 +77,7 @@ def test_no_user_is_in_two_splits(kind, n, users, seed, test, selection, fixed, 
     with suppress(FederationError, PartitionError):  # too few samples for what is asked for
         federation = federate(
             data, Iid() if vertical else kind, 1 if vertical else 3, np.random.default_rng(seed),
-            user="person", **options,
+            Splitting(user="person", **options),
         )  # fmt: skip
     if federation is None:
         return
@@ -94,7 +95,9 @@ def test_no_user_is_in_two_splits(kind, n, users, seed, test, selection, fixed, 
 )
 def test_no_user_validates_and_trains(seed, share, kind):
     """As many validation samples of every group as without users; the rest of those users is nowhere."""
-    federation = federate(table(200, 60, seed), kind, 3, np.random.default_rng(seed), user="person")
+    federation = federate(
+        table(200, 60, seed), kind, 3, np.random.default_rng(seed), Splitting(user="person")
+    )
     with suppress(FederationError):
         made = balanced(federation, share, np.random.default_rng(seed))
         assert set(splits_of(made).values()) == {1}
@@ -112,13 +115,13 @@ def test_shares_are_of_users_at_every_client():
     who, home = np.repeat(np.arange(30), 2), np.repeat(np.arange(30) % 3, 2)
     columns = {"site": home, "person": np.array([f"p{number}" for number in who])}
     data = Dataset(**{**vars(data), "columns": columns})
-    federation = federate(data, Natural(), None, np.random.default_rng(0), test=0.3, user="person")
+    federation = federate(data, Natural(), None, np.random.default_rng(0), Splitting(test=0.3, user="person"))
     assert federation.counts("test").tolist() == [6, 6, 6]
 
 
 def test_official_tests_of_users_who_train_are_refused():
     data = table(60, 20, 0, official=True)
-    federate(data, Iid(), 3, np.random.default_rng(0), test="official", user="person")
+    federate(data, Iid(), 3, np.random.default_rng(0), Splitting(test="official", user="person"))
     mixed = Dataset(**{**vars(data), "official_test": torch.arange(60) % 2 == 0})
     with pytest.raises(FederationError, match="are among the official test samples and among the others"):
-        federate(mixed, Iid(), 3, np.random.default_rng(0), test="official", user="person")
+        federate(mixed, Iid(), 3, np.random.default_rng(0), Splitting(test="official", user="person"))

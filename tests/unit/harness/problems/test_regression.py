@@ -12,6 +12,7 @@ from datasets.counting import count
 from datasets.dataset import tenths
 from datasets.federation import federate
 from datasets.partition import PARTITIONS
+from datasets.splitting import Splitting
 from harness.cli.parser import main
 from harness.core.registry import Incompatible
 from harness.metrics.predictions import read_predictions
@@ -94,7 +95,7 @@ def test_numbers_are_told_apart_by_tenths():
 def test_labels_skewed_by_tenths_differ_between_clients():
     data = load("diabetes")
     skewed = PARTITIONS["shards"](by_class=True)
-    made = federate(data, skewed, 5, np.random.default_rng(0), stratify=("label",))
+    made = federate(data, skewed, 5, np.random.default_rng(0), Splitting(stratify=("label",)))
     means = [float(made.pool.y[index[index >= 0]].mean()) for index in made.splits["train"]]
     even = federate(data, PARTITIONS["iid"](), 5, np.random.default_rng(0))
     alike = [float(even.pool.y[index[index >= 0]].mean()) for index in even.splits["train"]]

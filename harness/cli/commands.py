@@ -1,0 +1,344 @@
+"""The commands: what carries each of them out, and which options it takes.
+
+Options stand here and not beside the commands, whose modules take seconds to import.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.cli.examples import EXAMPLES, PROGRAM, with_examples
+from harness.cli.grammar import Parser, path
+from harness.cli.options import (
+    computing_options,
+    execution_options,
+    folder_options,
+    jobs_options,
+    json_option,
+    plugin_option,
+    protection_options,
+    ranking_options,
+    sample_options,
+    spec_options,
+    sweep_options,
+    system_options,
+    tensorboard_option,
+    where_option,
+)
+
+SHELLS = ("bash", "zsh", "tcsh")
+LISTS = (
+    "algorithms",
+    "codecs",
+    "data",
+    "mechanisms",
+    "metrics",
+    "models",
+    "partitions",
+    "problems",
+    "suites",
+    "topologies",
+)
+
+
+class Command(NamedTuple):
+    """A command of the command line.
+
+    Attributes
+    ----------
+    name : str
+        Its name; ``NAME_command`` carries it out.
+    module : str
+        Module of `harness.cli` with that function.
+    help : str
+        One line about it.
+    options : Callable[[Parser], None]
+        Adds its options to its parser.
+    """
+
+    name: str
+    module: str
+    help: str
+    options: Callable[[Parser], None]
+
+
+def _run(to: Parser) -> None:
+    spec_options(to)
+    execution_options(to)
+    to.add_argument(
+        "--save-predictions", action="store_true", help="write predictions.csv beside the results"
+    )
+    to.add_argument(
+        "--save-model", action="store_true", help="write model.safetensors beside the results, for predict"
+    )
+    json_option(to, "print the final evaluation as JSON")
+
+
+def _suite(to: Parser) -> None:
+    to.add_argument("suite", metavar="NAME|FILE")
+    to.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
+    protection_options(to)
+    _many(to)
+
+
+def _sweep(to: Parser) -> None:
+    spec_options(to)
+    _many(to)
+
+
+def _many(to: Parser) -> None:
+    json_option(to, "print the leaderboard as JSON")
+    sweep_options(to)
+    jobs_options(to)
+    execution_options(to)
+
+
+def _plan(to: Parser) -> None:
+    to.add_argument("suite", nargs="?", metavar="NAME|FILE")
+    to.add_argument("--profile", default="smoke", help="size: smoke or paper")
+    json_option(to)
+    to.add_argument(
+        "--untimed",
+        action="store_true",
+        help="skip the trial rounds; missing image data sets are planned by their shape",
+    )
+    spec_options(to)
+    sweep_options(to)
+
+
+def _status(to: Parser) -> None:
+    folder_options(to)
+    json_option(to)
+
+
+def _resume(to: Parser) -> None:
+    to.set_defaults(retry=False)
+    to.add_argument("out", type=path, metavar="DIR")
+    to.add_argument("--suite", help="only this suite's runs")
+    jobs_options(to)
+    computing_options(to)
+    tensorboard_option(to)
+
+
+def _retry(to: Parser) -> None:
+    _resume(to)
+    to.set_defaults(retry=True)
+
+
+def _leaderboard(to: Parser) -> None:
+    ranking_options(to)
+    where_option(to)
+    to.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="columns of table and files, in this order; accuracy is mean and deviation; help lists the names",
+    )
+    to.add_argument(
+        "--bold-best",
+        action="store_true",
+        help="with --markdown and --latex: bold the best row of each group, and rows not significantly worse",
+    )
+    to.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per cell")
+    to.add_argument("--markdown", type=path, metavar="FILE", help="write a Markdown table")
+    to.add_argument("--latex", type=path, metavar="FILE", help="write a LaTeX table")
+    to.add_argument("--parquet", type=path, metavar="FILE", help="write Parquet, one row per cell")
+    json_option(to)
+
+
+def _report(to: Parser) -> None:
+    ranking_options(to)
+    to.add_argument(
+        "--pivot",
+        action="append",
+        default=[],
+        metavar="ROWS,COLUMNS[,MEASURE]",
+        help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
+    )
+    to.add_argument(
+        "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
+    )
+    to.add_argument(
+        "--paper",
+        action="store_true",
+        help="also write a folder paper/: tables, figures, privacy statement, BibTeX",
+    )
+    to.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
+
+
+def _recommend(to: Parser) -> None:
+    folder_options(to, "only this suite's runs, with the report settings of its file")
+    to.add_argument("--by", help="measure that breaks ties (default: the suite's, or accuracy)")
+    where_option(to)
+    system_options(to)
+    json_option(to)
+
+
+def _predict(to: Parser) -> None:
+    to.add_argument("model", type=path, metavar="RUN", help="folder of a run, or a file .safetensors")
+    to.add_argument(
+        "data", metavar="TABLE", help="CSV, Parquet or Arrow file with its columns, or csv:FILE?decimal=,"
+    )
+    to.add_argument(
+        "--client", metavar="NAME", help="client whose model to apply, if every client has its own"
+    )
+    to.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
+    to.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="also write this column; may be repeated",
+    )
+    to.add_argument("--fill", action="store_true", help="write the training mean where a number is missing")
+
+
+def _epsilon(to: Parser) -> None:
+    to.later = _epsilon_later
+
+
+def _epsilon_later(to: argparse.ArgumentParser) -> None:
+    from harness.cli.epsilon import epsilon_options  # imports what privacy is computed with
+
+    epsilon_options(to)
+
+
+def _list(to: Parser) -> None:
+    to.add_argument("what", choices=LISTS)
+    json_option(to)
+
+
+def _export(to: Parser) -> None:
+    folder_options(to)
+    to.add_argument("--parquet", type=path, metavar="FILE", help="write Parquet, one row per evaluation")
+    to.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per evaluation")
+    to.add_argument(
+        "--clients", type=path, metavar="FILE", help="write CSV, one row per run and named client"
+    )
+    to.add_argument("--tensorboard", type=path, metavar="FOLDER", help="write TensorBoard events")
+
+
+def _archive(to: Parser) -> None:
+    to.add_argument("dir", type=path, metavar="DIR")
+    to.add_argument("file", type=path, metavar="FILE.tar.gz")
+
+
+def _merge(to: Parser) -> None:
+    to.add_argument("dirs", type=path, nargs="+", metavar="DIR")
+    to.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
+
+
+def _check(to: Parser) -> None:
+    to.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    json_option(to)
+    to.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help="list every check")
+
+
+def _audit(to: Parser) -> None:
+    spec_options(to)
+    to.add_argument("--trials", type=int, default=20, help="rounds whose releases are tested (default: 20)")
+    to.add_argument(
+        "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"
+    )
+    json_option(to)
+
+
+def _verify(to: Parser) -> None:
+    to.add_argument(
+        "dir",
+        nargs="?",
+        type=path,
+        default=Path("results"),
+        metavar="DIR|FILE.tar.gz",
+        help="results folder, archive or submission (default: results)",
+    )
+    sample_options(to, 0)
+    to.add_argument("--results", type=path, help=argparse.SUPPRESS)  # earlier; the command says what now
+    json_option(to)
+
+
+def data_options(to: Parser) -> None:
+    """Add the subcommands of ``data``, and the option of every command to each."""
+    among = to.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
+
+    def subcommand(name: str, help: str) -> Parser:
+        made: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
+        return made
+
+    listed = subcommand("list", "list data sets and whether they can be loaded now")
+    json_option(listed)
+    fetched = subcommand("fetch", "make data sets available")
+    fetched.add_argument("names", nargs="+", metavar="NAME")
+    drawn = subcommand("draw", "draw the classes of every client")
+    drawn.set_defaults(do=("catalog", "draw_command"))
+    drawn.add_argument("file", type=path, metavar="FILE.png|svg")
+    spec_options(drawn)
+    for command in (listed, fetched, drawn):
+        plugin_option(command)
+
+
+def _doctor(to: Parser) -> None:
+    to.add_argument(
+        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder to check"
+    )
+    json_option(to)
+
+
+def _completion(to: Parser) -> None:
+    to.add_argument("shell", choices=SHELLS)
+
+
+#: By the headings under which ``--help`` lists them.
+COMMANDS = {
+    "run": (
+        Command("run", "run", "run one benchmark", _run),
+        Command("suite", "run", "run a suite: a name, or a YAML file", _suite),
+        Command("sweep", "run", "run a benchmark over lists of values, as a suite", _sweep),
+        Command("plan", "run", "estimate the cost of a run or suite", _plan),
+        Command("status", "status", "show the progress of the runs in a results folder", _status),
+        Command("resume", "folders", "finish interrupted and missing runs in a results folder", _resume),
+        Command("retry", "folders", "repeat failed runs in a results folder", _retry),
+    ),
+    "look": (
+        Command(
+            "leaderboard", "report", "print and write the comparison table of a results folder", _leaderboard
+        ),
+        Command("report", "report", "write the table, pictures and HTML page of a results folder", _report),
+        Command(
+            "recommend",
+            "report",
+            "find the settings that satisfy bounds, and how certain that is",
+            _recommend,
+        ),
+        Command("predict", "predict", "apply the saved model of a run to a table", _predict),
+        Command("epsilon", "epsilon", "compute the privacy of a mechanism without a run", _epsilon),
+        Command("list", "listing", "list algorithms, data sets, metrics, models, ...", _list),
+    ),
+    "share": (
+        Command("export", "report", "write every evaluation of a results folder for other tools", _export),
+        Command("archive", "verify", "pack the results of a folder into one portable file", _archive),
+        Command("merge", "folders", "copy the runs and suites of several results folders into one", _merge),
+    ),
+    "check": (
+        Command("check", "catalog", "run the conformance checks on algorithms", _check),
+        Command(
+            "audit", "catalog", "test a run's privacy claim: its releases, and training with canaries", _audit
+        ),
+        Command(
+            "verify",
+            "verify",
+            "compare a results folder or an archive with its checksums, and repeat some of its runs; exit code 2 "
+            "if they differ",
+            _verify,
+        ),
+    ),
+    "set up": (
+        Command("data", "listing", "list and fetch data sets, draw partitions", data_options),
+        Command("doctor", "doctor", "check the installation and suggest fixes", _doctor),
+        Command(
+            "completion", "completion", "print the script that completes commands in a shell", _completion
+        ),
+    ),
+}
