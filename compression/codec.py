@@ -25,7 +25,6 @@ from compression.errors import CompressionError, unknown
 from compression.quantize import Cast, Sign, Stochastic, ValueFormat
 from compression.select import row_counts
 from compression.sparse_index import (
-    bitmap_bytes,
     expected_bytes,
     position_bytes,
     read_positions,
@@ -64,10 +63,6 @@ class Codec:
 
     name: str
     values: ValueFormat
-
-    def lossless(self, dtype: torch.dtype) -> bool:
-        """Return whether dense messages of this floating-point type arrive unchanged."""
-        return self.values.exact(dtype)
 
     @property
     def stochastic(self) -> bool:
@@ -217,24 +212,11 @@ class Codec:
         decoded = self._round_trip_sent(flat, sent, counts, generators)
         return Coded(decoded.reshape(rows.shape), sizes.reshape(lead))
 
-    def fixed_length(self, n: int, kept: int | None = None) -> bool:
-        """Return whether the length of a message follows from the number of its entries alone.
-
-        Always without a choice of the sender; with one if enough are kept that gaps cannot beat the bitmap.
-
-        Parameters
-        ----------
-        n : int
-            Number of entries in play (the shared ones).
-        kept : int, optional
-            How many of them the sender chooses; None for all, without a header.
-        """
-        return self.fixed and (kept is None or kept == 0 or kept >= bitmap_bytes(n))
-
     def expected_size(self, n: int, kept: int | None = None) -> float:
         """Return the expected number of bytes if the kept entries lie anywhere with equal probability.
 
-        Exact where `fixed_length` holds; otherwise see `compression.sparse_index.expected_bytes`.
+        With values of `fixed` length it is exact without a choice of the sender, and with one if so many entries
+        are kept that gaps cannot beat the bitmap; otherwise see `compression.sparse_index.expected_bytes`.
 
         Parameters
         ----------

@@ -76,10 +76,13 @@ class Ditto(Descent, ServerUpdate):
         """Take local steps on both models, then apply the mean increment of the global one."""
         x = x_t = channel.down(state.x)
         m = None
-        for batch in clients.batches(self):
+        batches = again = clients.batches(self)
+        for batch in batches:
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        if self.personal_epochs is not None:
+            again = clients.batches(self, epochs=self.personal_epochs)
         p, m = clients.take(state.pi), None
-        for batch in clients.batches(self, epochs=self.personal_epochs):
+        for batch in again:
             pull = self.tie * (p - x_t)
             p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr, plus=pull)
         return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(

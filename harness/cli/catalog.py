@@ -54,8 +54,10 @@ def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> No
     """Print the number of passed checks, then the failed ones and warnings, or all if `verbose`."""
     failed = [row for row in rows if row["result"] == "failed"]
     out.print(f"{name}: {len(rows) - len(failed)} of {counted(len(rows), 'check')} passed", markup=False)
+    said: set[str] = set()  # an error in a round fails most checks
     for row in rows if verbose else [row for row in rows if row["result"] != "passed"]:
-        why = f" ({row['why']})" if row["why"] else ""
+        why = "" if not row["why"] else " (as above)" if row["why"] in said else f" ({row['why']})"
+        said.add(row["why"])
         out.print(f"  {row['result']}: {row['check']}{why}", markup=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -22,6 +22,7 @@ from harness.core.wire.message import plain
 from privacy import scale_to_norm
 
 S = TypeVar("S")
+Variables = TypeVar("Variables", Tensor, tuple[Tensor, ...])  # one, or several that are clipped jointly
 MOST_SAMPLES = 1_000_000  # in a batch, and steps in a round: their indices are drawn at once
 _SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # the only fields so named that are no step sizes
 _STEP_SIZE, _BOUND = "step size", "bound"  # keys in the metadata of fields
@@ -79,6 +80,10 @@ def _declarations(cls: type) -> dict[str, Mapping[str, Any]]:
     return made
 
 
+def _several(variables: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (variables,) if isinstance(variables, Tensor) else variables
+
+
 @dataclass(frozen=True)
 class Meta:
     """Algorithm metadata used by the harness.
@@ -98,18 +103,19 @@ class Meta:
     version : int
         Part of a run's identity; increase it when the algorithm's results change.
     stackable : bool
-        Whether runs may be stacked in front of the client axis, ``(R, C, P)``.
+        Whether runs may be stacked in front of the client axis, ``(R, C, P)``. If not, each runs alone;
+        `harness.simulation.stacking` lists what else keeps runs apart.
     parts : bool
         Whether the cohort may be processed client by client (`harness.core.wire.client_chunks`): a round
         sends one `mean`, after all client computations, and keeps no client state.
     gossip : bool
-        Whether it needs a topology instead of a server.
+        Whether it needs a topology instead of a server; without it a run gets none.
     epochs : bool
         Whether local work may be measured in epochs; if not, all clients take the same number of local steps.
     pooled : bool
         Whether it trains on the pooled data of all clients, as a reference without privacy.
     groups : bool
-        Whether it compares sensitive groups.
+        Whether it depends on sensitive groups; data without them are then refused.
     classes : bool
         Whether it distinguishes the classes of samples.
     steps : int or None
@@ -248,16 +254,24 @@ class Algorithm:
         Returns
         -------
         NamedTuple of tensors
-            Server vectors ``(..., P)`` and client rows ``(..., total, P)``.
+            Server vectors ``(..., P)`` and client rows ``(..., total, P)``, such as ``clients.rows(start["x"])``. A
+            number per client is a row of length 1.
         """
         raise NotImplementedError
 
     def round(self, state: Any, clients: Clients, channel: Channel) -> Any:
-        """Return the state after a communication round with this cohort."""
+        """Return the state after a communication round with this cohort.
+
+        ``clients`` computes and ``channel`` sends. Rows that clients keep come from ``clients.take(state.c)``,
+        ``(..., C, P)``, and go back by ``clients.put(state.c, rows)``.
+        """
         raise NotImplementedError
 
     def stage(self, round: int) -> int:
-        """Return the number of a round's stage; rounds of one stage send the same kinds of messages."""
+        """Return the number of a round's stage; rounds of one stage send the same kinds of messages.
+
+        A plan counts one round of every stage. A later stage must not release more than the first.
+        """
         return 0
 
     def model(self, state: Any) -> Any:
@@ -270,7 +284,8 @@ class Algorithm:
     def personal(self, state: Any, clients: Clients) -> Any:
         """Return the models to evaluate at the clients: `model`, possibly adapted locally.
 
-        Nothing is sent or counted, and the state does not change. ``clients`` holds all clients.
+        Nothing is sent or counted, and the state does not change. ``clients`` holds all clients. Batches for
+        adapting come from a stream of their own.
         """
         return self.model(state)
 
@@ -278,6 +293,8 @@ class Algorithm:
 @dataclass(frozen=True, kw_only=True)
 class Descent(Algorithm):
     """An algorithm whose clients take SGD steps, all with the same settings.
+
+    A step by a rule of the paper's own (an estimator, a closed form) is none of these and has no such settings.
 
     Attributes
     ----------
@@ -302,7 +319,7 @@ class Descent(Algorithm):
                 "and a round is a single step"
             )
 
-    def reach(self, batches: Batches) -> Any:
+    def reach(self, batches: Batches) -> Tensor:
         """Return how far a round's steps lead each client along a constant direction, ``(..., C, 1)``.
 
         In units of the step size: the number of steps, more with momentum. A client without a batch counts as one
@@ -321,44 +338,43 @@ class Descent(Algorithm):
 
     def direction(
         self,
-        x: Any,
-        gradient: Any,
+        x: Variables,
+        gradient: Variables,
         batch: steps.Taken,
-        m: Any = None,
+        m: Sequence[Tensor] | None = None,
         *,
-        plus: Any = None,
-        correction: Any = None,
+        plus: Variables | None = None,
+        correction: Variables | None = None,
         ascend: tuple[bool, ...] = (),
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Variables, Sequence[Tensor] | None]:
         """Return the direction of a local step and its momentum buffers; arguments as in `step`."""
         if plus is None and correction is None and not self._changes_gradients:
             return gradient, None
-        single = isinstance(x, Tensor)
-        directions, m = steps.directions(
-            (x,) if single else x,
-            (gradient,) if single else gradient,
+        directions, buffers = steps.directions(
+            _several(x),
+            _several(gradient),
             batch,
             m,
-            plus=(plus,) if single and plus is not None else plus,
-            correction=(correction,) if single and correction is not None else correction,
+            plus=None if plus is None else _several(plus),
+            correction=None if correction is None else _several(correction),
             ascend=ascend,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             grad_clip=self.grad_clip,
         )
-        return (directions[0] if single else tuple(directions)), m
+        return (directions[0] if isinstance(x, Tensor) else tuple(directions)), buffers
 
     def step(
         self,
-        x: Any,
-        gradient: Any,
+        x: Variables,
+        gradient: Variables,
         batch: steps.Taken,
-        m: Any = None,
+        m: Sequence[Tensor] | None = None,
         *,
         lr: Any,
-        plus: Any = None,
-        correction: Any = None,
-    ) -> tuple[Any, Any]:
+        plus: Variables | None = None,
+        correction: Variables | None = None,
+    ) -> tuple[Variables, Sequence[Tensor] | None]:
         """Take one local SGD step. Clients without a batch left do not move.
 
         Parameters
@@ -452,6 +468,7 @@ class ServerUpdate(Algorithm):
     def server_step(self, state: S, **increments: Tensor) -> S:
         """Return the state after a server step along the increments of the named vectors.
 
+        Change other fields by ``._replace(...)``: an adaptive optimizer's state has fields of its own.
         A field ``server_lr_<name>`` that is not None replaces `server_lr` for that vector.
         """
         changed: dict[str, Tensor] = {}

@@ -20,7 +20,7 @@ Kind = Literal["erm", "minimax", "bilevel", "vertical"]
 
 
 def identity(y: Tensor) -> Tensor:
-    """Project onto the whole space."""
+    """Project onto the whole space: change nothing."""
     return y
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from harness.core.per_run import apply
 from privacy import scale_to_norm
 
 Schedule = Literal["exponential", "constant", "step", "cosine"]
+Number = TypeVar("Number", float, Tensor)
 ServerOptimizer = Literal["sgd", "momentum", "adam", "yogi", "adagrad"]
 
 # State of each server optimizer per vector: first moment (or momentum buffer) and second moment.
@@ -129,7 +130,7 @@ def directions(
     return [active * g for g in gradients], gradients
 
 
-def reach(num_steps: float | Tensor, momentum: float) -> float | Tensor:
+def reach(num_steps: Number, momentum: float) -> Number:
     """Return the distance of this many steps along a constant gradient, in units of ``lr`` times the gradient.
 
     Without momentum it is the number of steps.

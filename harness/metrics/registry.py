@@ -101,7 +101,20 @@ def written_down() -> dict[str, dict[str, str]]:
 def metric(
     direction: Direction, format: str, unit: str, ranks: bool = False, of: Predicted = "classes"
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register the decorated function as a metric under its name; raise UserError if it is not valid."""
+    """Register the decorated function as a metric under its name: ``@metric("max", ".4f", "share")``.
+
+    Parameters
+    ----------
+    direction, format, ranks, of
+        As of `Metric`.
+    unit : str
+        Unit of a value, which reports print after the first line of the docstring.
+
+    Raises
+    ------
+    UserError
+        If the metric is not valid, or its name is taken.
+    """
 
     def register(fn: MetricFn) -> MetricFn:
         name = fn.__name__

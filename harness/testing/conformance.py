@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, Split
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import cross_entropy
@@ -122,6 +122,26 @@ class Idle(Clients):
         made = super().batches(*arguments, **options)
         padding = torch.full_like(made.positions[:1], -1)
         return replace(made, positions=torch.cat([made.positions, padding]), same=False)
+
+
+class DrawnOnce(Clients):
+    """Clients that draw a stream of batches once in a round."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.drawn: set[tuple[str, str]] = set()
+
+    def batches(
+        self, *arguments: Any, split: Split = "train", stream: str = "main", **options: Any
+    ) -> Batches:
+        """Return the batches; raise `Failed` if their stream has been drawn."""
+        if (split, stream) in self.drawn:
+            raise Failed(
+                f"a round draws batches twice from the stream {stream!r} of {split}, and they are the same; name "
+                "another stream, or go through the first ones again"
+            )
+        self.drawn.add((split, stream))
+        return super().batches(*arguments, split=split, stream=stream, **options)
 
 
 def _check(fn: Check) -> Check:
@@ -248,6 +268,24 @@ def _heard(cls: type[Algorithm]) -> None:
     states = [run(small(cls), task_of(cls, changed=who)) for who in (None, 1)]
     if all(torch.equal(one, other) for one, other in zip(*states, strict=True)):
         raise Failed("another client's data change nothing at all")
+
+
+@_check
+def _independent(cls: type[Algorithm]) -> None:
+    """Draw the batches of a round from streams of their own."""
+    run(small(cls), task_of(cls), clients=DrawnOnce)
+
+
+@_check
+def _groups_declared(cls: type[Algorithm]) -> None:
+    """Depend on sensitive groups only as declared."""
+    if cls.meta.groups:
+        return
+    algorithm, (problem, federation) = small(cls), task_of(cls)
+    alike = federation.pool._replace(group=torch.zeros_like(federation.pool.group))
+    found = run(algorithm, (problem, replace(federation, pool=alike)))
+    if any(not torch.equal(*both) for both in zip(found, run(algorithm, (problem, federation)), strict=True)):
+        raise Failed("the result depends on sensitive groups; declare it with Meta(..., groups=True)")
 
 
 @_check

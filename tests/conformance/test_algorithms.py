@@ -9,6 +9,8 @@ import torch
 import algorithms
 from algorithms.centralized.fedavg import FedAvg
 from algorithms.centralized.fedprox import FedProx
+from algorithms.fairness.fedreg import FedReg
+from algorithms.personalized.ditto import Ditto
 from algorithms.personalized.local import Local
 from harness.core import ALGORITHMS, Increment, Meta
 from harness.testing.conformance import CHECKS, check
@@ -112,6 +114,72 @@ class IgnoresTheData(FedAvg):
         return self.State(0.9 * state.x)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrawsOneStreamTwice(FedAvg):
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        (first,) = clients.batches(self, steps=1)
+        clients.grad(channel.down(state.x), first)
+        return super().round(state, clients, channel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparesGroupsUndeclared(FedReg):
+    meta: ClassVar = meta(classes=True, apart=("penalty", "slope"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetsTake(Ditto):
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        x_t, p = channel.down(state.x), state.pi
+        for batch in clients.batches(self):
+            p = p - self.lr * clients.grad(p, batch)
+        return state._replace(x=state.x + channel.mean(p - x_t), pi=clients.put(state.pi, p))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetsPut(Ditto):
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        return super().round(state, clients, channel)._replace(pi=clients.take(state.pi))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepsANumberPerClient(Ditto):
+    """The personal models are not used, and are numbers."""
+
+    meta: ClassVar = meta()
+
+    def init(self, start, clients, channel):
+        return super().init(start, clients, channel)._replace(pi=start["x"].new_zeros(clients.total))
+
+    def round(self, state, clients, channel):
+        x, pi = channel.down(state.x), clients.take(state.pi)
+        (batch,) = clients.batches(self, steps=1)
+        mean = channel.mean(clients.grad(x, batch))
+        return state._replace(x=state.x - self.lr * mean, pi=clients.put(state.pi, pi + clients.sizes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddsInPlace(Local):
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        x = clients.take(state.x)
+        for batch in clients.batches(self):
+            x -= self.lr * clients.grad(x, batch)
+        return self.State(clients.put(state.x, x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HasMoreThanParts(Ditto):
+    meta: ClassVar = meta(parts=True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "caught"),
     [
@@ -126,6 +194,13 @@ class IgnoresTheData(FedAvg):
         (DrawsFromAGlobalGenerator, "Change nothing that a round is given, and give the same state twice"),
         (MovesWhileIdle, "Stand still at a client that has no batches left"),
         (IgnoresTheData, "Send what depends on client data through an open channel"),
+        (DrawsOneStreamTwice, "Draw the batches of a round from streams of their own"),
+        (ComparesGroupsUndeclared, "Depend on sensitive groups only as declared"),
+        (ForgetsTake, "Leave what clients keep alone while they are not in the cohort"),
+        (ForgetsPut, "Leave what clients keep alone while they are not in the cohort"),
+        (KeepsANumberPerClient, "Leave what clients keep alone while they are not in the cohort"),
+        (AddsInPlace, "Change nothing that a round is given, and give the same state twice"),
+        (HasMoreThanParts, "Give the same vectorized, looped, threaded and, where allowed, in parts"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.exact.sharing import for_runs
 from harness.core.public import Public
 from harness.core.registry import Incompatible
+
+Split = Literal["train", "validation"]
 
 
 class LocalWork(Protocol):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, LocalWork, Split
 from harness.core.clients.cohort import Cohort, Membership
 from harness.core.clients.gradients import Gradients, GradientVerbs, slots
 from harness.core.clients.local_batch import LocalBatch
@@ -118,7 +118,7 @@ class Clients(Cohort, GradientVerbs):
         steps: int | Tensor | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
-        split: str = "train",
+        split: Split = "train",
         stream: str = "main",
         aligned: bool = False,
     ) -> Batches:
@@ -130,18 +130,20 @@ class Clients(Cohort, GradientVerbs):
             Source of the local steps or epochs and the batch size, usually the algorithm.
         steps, epochs, batch_size : int or None
             Override those of `work`. ``steps`` may be a tensor with the number of each client, ``(..., C)``.
-        split : str
-            Which of the clients' data to use.
+        split : {"train", "validation"}
+            Which of the clients' data to use: an outer problem trains on validation. There are no batches of the
+            samples on which hyper-parameters are chosen.
         stream : str
-            Name of the random stream. Equal streams give equal batches, to any algorithm; different streams are
-            independent.
+            Name of the random stream. Equal streams give equal batches in a round, to any algorithm; different
+            streams are independent.
         aligned : bool
             Whether all clients draw the same sample numbers (vertical: the same people).
 
         Returns
         -------
         Batches
-            Iterable of `LocalBatch`, ``(..., C, B, ...)`` each.
+            Iterable of `LocalBatch`, ``(..., C, B, ...)`` each. It has no length: that of a secret cohort is
+            private. Clients with less data or fewer steps see padding, whose gradients are zero.
         """
         data = self._data
         amount = data.amount(work, steps, epochs, batch_size)
@@ -187,6 +189,12 @@ class Clients(Cohort, GradientVerbs):
         by: Points = (),
         objective: Objective = problem_loss,
     ) -> list[Tensor]:
+        held = [point.shape[self.axes - 1] for point in points]
+        if any(count != self.ids.shape[-1] for count in held):
+            raise ValueError(
+                f"a gradient needs a row for each of {self.ids.shape[-1]} cohort members, given {held}; "
+                "clients.take selects their rows from those of all clients"
+            )
         records = self._records
         if records is None:
             return self._training.plain(points, batch, by, objective)

@@ -160,7 +160,10 @@ class Cohort:
         )
 
     def rows(self, x: Tensor) -> Tensor:
-        """Start every client of the cohort from the same vector: ``(..., P)`` to ``(..., C, P)``."""
+        """Start every client of the cohort from the same vector: ``(..., P)`` to ``(..., C, P)``.
+
+        The rows are views of the vector: write ``x = x - g``, not ``x -= g``.
+        """
         return x.unsqueeze(-2).expand(*x.shape[:-1], self.ids.shape[-1], x.shape[-1])
 
     def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
@@ -174,7 +177,13 @@ class Cohort:
             The server's value for the mean of the rows, ``(..., P)``. Give it where each row follows from what its
             client has sent; only such rows may have a part in terms of a message that are not protected
             (docs/releases.md).
+
+        Raises
+        ------
+        ValueError
+            If it is not a table with a row for each client, such as one that `put` has returned.
         """
+        self._check_table(full)
         return self.members(full, self.ids)
 
     def members(self, full: Tensor, ids: Tensor) -> Tensor:
@@ -189,12 +198,31 @@ class Cohort:
         return taken
 
     def put(self, full: Tensor, rows: Tensor) -> Tensor:
-        """Return ``full`` with the cohort's rows replaced, a table whose next `put` costs only as many rows."""
+        """Return ``full`` with the cohort's rows replaced.
+
+        The result is a `RowTable`: `take` and `put` cost as much as the cohort has rows, other operations as much
+        as all clients have. Rows of clients that never took part need no memory if the first table is made by
+        ``clients.rows(torch.zeros_like(x))``.
+
+        Raises
+        ------
+        ValueError
+            As `take`.
+        """
+        self._check_table(full)
         if self.everybody and bool(self.participation_mask.all()):
             return rows
         members = self.participation_mask.flatten().bool().to(full.device)
         places, rows = _flat(full, self.ids)[members], rows.flatten(0, -2)[members]
         return RowTable.of(full).with_rows(places, rows)
+
+    def _check_table(self, full: Tensor) -> None:
+        if full.ndim != self.axes + 1 or full.shape[-2] != self.federation.clients:
+            shape = ("runs", self.federation.clients, "P")[-self.axes - 1 :]
+            raise ValueError(
+                f"rows of all clients have shape ({', '.join(map(str, shape))}), given {tuple(full.shape)}: "
+                "clients.put returns them, and a number per client is a row of length 1"
+            )
 
     def samples(self, split: str) -> Tensor:
         """Return the number of samples of each member, ``(..., C)``."""

@@ -186,7 +186,7 @@ class LocalData:
         """Return the mean number of local steps; see `Clients.mean_steps`."""
         samples = self.cohort.federation.counts()
         counts = (torch.ones_like(samples) if self.cohort.counts_private else samples).double()
-        taken = torch.as_tensor(reach(self._all_steps(work, samples).double(), momentum))
+        taken = reach(self._all_steps(work, samples).double(), momentum)
         return common((counts * taken).sum(-1) / counts.sum(-1).clamp(min=1))
 
     def _all_steps(self, work: LocalWork, counts: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from datasets.federation import Batch
-from harness.core.clients.batches import Batches, LocalWork, all_steps, unchanged
+from harness.core.clients.batches import Batches, LocalWork, Split, all_steps, unchanged
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
@@ -86,7 +86,7 @@ class Silenced(Clients):
         steps: int | Tensor | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
-        split: str = "train",
+        split: Split = "train",
         stream: str = "main",
         aligned: bool = False,
     ) -> Batches:

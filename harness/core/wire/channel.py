@@ -197,7 +197,10 @@ class Channel:
     @overload
     def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def down(self, *vectors: Tensor) -> Any:
-        """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``."""
+        """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``.
+
+        The rows may be views, as those of `Clients.rows`.
+        """
         return self._returned("down", self._broadcast(vectors, self._clients.participation_mask))
 
     @overload
@@ -445,7 +448,8 @@ class Channel:
             applies to the sum, in every hop.
         hops : int
             Number of exchanges between neighbors: 1 applies the mixing matrix, more use FastMix
-            (`harness.core.wire.gossip`).
+            (`harness.core.wire.gossip`). A variable with a feasible set is projected after mixing: with more hops
+            the mixture may lie outside.
 
         Returns
         -------

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-TASK_VERSIONS = ("problem", "partition", "data")  # of the code that records to compare share
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
 SHOWN = frozenset(

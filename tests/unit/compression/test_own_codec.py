@@ -81,7 +81,7 @@ def test_lengths_are_those_of_what_was_written():
     positions = [5 + 50, 5 + 8, 5 + 50, 5]
     written = [len(zlib.compress(row[row != 0].numpy().tobytes())) for row in x]
     assert sizes.tolist() == [sum(pair) for pair in zip(positions, written, strict=True)]
-    assert not own.fixed_length(400) and own.expected_size(400) == 4 * 400 + 64 and sizes[2] < 100
+    assert not own.fixed and own.expected_size(400) == 4 * 400 + 64 and sizes[2] < 100
 
 
 def test_draws_of_a_message_are_of_its_generator():
@@ -91,7 +91,7 @@ def test_draws_of_a_message_are_of_its_generator():
     together = own.apply(x, None, chances).decoded
     alone = own.apply(x[1:2], None, [torch.Generator().manual_seed(6)]).decoded
     assert torch.equal(together[1:2], alone)
-    assert own.stochastic and not own.lossless(torch.float32) and not own.entrywise
+    assert own.stochastic and not own.entrywise
 
 
 def changed(**parts):

@@ -35,6 +35,16 @@ def test_failed_checks_are_listed_with_their_reasons(capsys):
     ]
 
 
+def test_a_reason_of_several_checks_is_printed_once(monkeypatch, capsys):
+    wrong = {"algorithm": "fedavg", "check": "Learn", "result": "failed", "why": "shapes differ"}
+    monkeypatch.setattr(catalog, "check", lambda _: [wrong, wrong])
+    assert main(["check", "fedavg"]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  failed: Learn (shapes differ)",
+        "  failed: Learn (as above)",
+    ]
+
+
 def test_verbose_lists_every_check(capsys):
     assert main(["check", "scaffold", "--verbose"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [

@@ -17,6 +17,22 @@ from tests.support.worlds import logistic, random_federation
 CENTRAL = {"placement": "central", "clip": 1.0}
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 1), (2, 4, 1)])
+def test_what_is_no_table_of_all_clients_is_refused(shape) -> None:
+    """A number per client, the rows of a cohort, and rows of two runs."""
+    clients = cohort(ids=[0, 2])
+    for verb in (clients.take, lambda full: clients.put(full, torch.zeros(2, 1))):
+        with pytest.raises(ValueError, match=r"rows of all clients have shape \(4, P\)"):
+            verb(torch.zeros(shape))
+
+
+def test_a_gradient_at_the_rows_of_all_clients_names_take() -> None:
+    clients = cohort(ids=[0, 2])
+    (batch,) = clients.batches(None, steps=1, batch_size=2)
+    with pytest.raises(ValueError, match="2 cohort members, given .*clients.take"):
+        clients.grad(torch.zeros(4, 8), batch)
+
+
 def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
     """7 clients at rate 3/7: mean 3, variance 12/7; 300 rounds: mean good to 0.08 (one sigma).
 
