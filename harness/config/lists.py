@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import algorithms
 from compression import CODECS
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
@@ -15,6 +16,8 @@ from harness.core.algorithm import ALGORITHMS
 from harness.metrics import METRICS
 from harness.problems import PROBLEMS
 from privacy.own_mechanism import MECHANISMS
+
+algorithms.load()
 
 Row = dict[str, Any]
 OUR_MECHANISMS = {

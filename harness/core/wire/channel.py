@@ -120,11 +120,12 @@ class Channel:
     def known(self, method: str) -> Known | None:
         """Return the terms of the next message, to be sent by a method, that follow from earlier releases.
 
-        None if messages are protected as they are, or not at all.
+        None if messages are protected as they are, or neither protected nor diagnosed.
         """
-        if self._round is None or self._mechanism is None:
+        if self._round is None or (self._mechanism is None and self._stages.diagnostics is None):
             return None
-        return self._known(self._round, method, averages=self._mechanism.averages)
+        averages = self._mechanism is not None and self._mechanism.averages
+        return self._known(self._round, method, averages=averages)
 
     def _known(self, round: Round, method: str, *, averages: bool) -> Known:
         def silenced(clients: Silenced) -> SilencedChannel:
@@ -579,7 +580,7 @@ class Channel:
         With ``selects`` the common random choice of entries applies to it.
         """
         known = None if method is None else self.known(method)
-        if known is not None:
+        if known is not None and self._mechanism is not None:
             refuse_private(known, parts)
         slot, copies = self._slot(), self._clients.participation_mask
         mask = self._mask(slot, parts, sparsify=selects, real=real)

@@ -91,12 +91,13 @@ class Diagnostics:
         dict[str, Tensor]
             Float64 of the shape of the leading axes, NaN for an empty cohort. Always: ``update_norm_mean`` and the
             quantiles ``update_norm_p10``, ``_p50`` and ``_p90`` of the joint norms before clipping (after decoding
-            under central placement). With clipping: ``clipped_share``, the share of messages that were too long or
-            not finite, and ``clip_norm``. With noise: ``noise_std``, the standard deviation on one coordinate, and
-            ``noise_to_signal``, the expected norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over
-            the norm of the signal. Under local placement both norms are means over the cohort, and the signal is
-            the clipped message; otherwise the signal is the average before the noise. Under distributed placement
-            also ``bits``, of a coordinate on the wire.
+            under central placement), without known terms, also of runs without privacy. With clipping:
+            ``clipped_share``, the share of messages that were too long or not finite, and ``clip_norm``. With
+            noise: ``noise_std``, the standard deviation on one coordinate, and ``noise_to_signal``, the expected
+            norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over the norm of the signal. Under
+            local placement both norms are means over the cohort, and the signal is the clipped message; otherwise
+            the signal is the average before the noise. Under distributed placement also ``bits``, of a coordinate
+            on the wire.
         """
         if not self._messages:
             return {}

@@ -84,13 +84,13 @@ class Stages:
             message.joint = message.joint * message.mask
 
     def subtract_known(self, message: Message) -> None:
-        """Subtract the terms that follow from earlier releases."""
-        if message.known is not None:
+        """Subtract the terms that follow from earlier releases, where the rest is protected."""
+        if message.known is not None and self.mechanism is not None:
             message.joint = message.joint - _masked(joined(message.known.rows), message.mask)
 
     def add_known(self, message: Message) -> None:
-        """Add the terms that follow from earlier releases."""
-        if message.known is not None:
+        """Add the terms that `subtract_known` has subtracted."""
+        if message.known is not None and self.mechanism is not None:
             message.joint = message.joint + _masked(joined(message.known.rows), message.mask)
 
     def add_known_mean(self, message: Message) -> None:
@@ -110,7 +110,10 @@ class Stages:
                 limits = self.mechanism.limits(message.slot)
                 noted.messages(clipped.norms, self._present(message), clipped.exceeded, limits)
         elif (noted := self._noted(message)) is not None:
-            norms = torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
+            private = message.joint
+            if message.known is not None:  # what a mechanism would protect; rows that clients keep stay in it
+                private = private - _inside(joined(message.known.rows), message.mask).nan_to_num()
+            norms = torch.linalg.vector_norm(private, dim=-1, dtype=torch.float64)
             noted.messages(norms, self._present(message))
 
     def add_noise(self, message: Message) -> None:

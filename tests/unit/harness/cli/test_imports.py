@@ -75,6 +75,16 @@ def test_a_data_set_of_a_plugin_is_listed():
     assert row["available"] and row["reason"] == "inside scikit-learn"
 
 
+def test_lists_have_rows_in_a_process_of_their_own():
+    """What registers ours has to be imported by the lists, not by something that other commands import."""
+    script = (
+        "import json\n"
+        "from harness.config.lists import LISTS\n"
+        "print(json.dumps([what for what in LISTS if not LISTS[what]()]))"
+    )
+    assert json.loads(last_line(script)) == []
+
+
 def commands():
     """Return every command with the module and function that carry it out."""
     (found,) = (action for action in parser.parser()._actions if action.choices and action.dest == "command")

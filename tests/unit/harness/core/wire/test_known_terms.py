@@ -220,6 +220,26 @@ def test_old_noise_takes_no_part_of_the_clip_norm(name, work):
         assert float(run.diagnostics["update_norm_p90"]) <= 2**0.5 * 0.1 * most * 0.3
 
 
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_diagnostics_without_privacy_are_of_what_a_mechanism_would_clip(name):
+    """A clip norm is chosen by these norms. To find known terms changes nothing."""
+    norms, states = [], []
+    for claim in (None, privacy("local", float("inf"), z=0.0, sampling="full")):
+        run = Simulation(
+            logistic(),
+            random_federation([7, 12, 3, 12]),
+            make_algorithm(name, lr=0.1, local_steps=4),
+            claim,
+            compression=Compression(codec="float64"),
+        )
+        for _ in range(3):
+            run.step(diagnose=True)
+        norms.append({key: float(run.diagnostics[key]) for key in ("update_norm_mean", "update_norm_p90")})
+        states.append(run.state.x)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    assert close(*states, 1e-10)
+
+
 @pytest.mark.parametrize("code", [{}, {"beta": 0.6, "error_feedback": True}, {"beta": 0.6}])
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 def test_a_central_server_that_protects_nothing_does_what_one_without_privacy_does(name, code):
