@@ -112,7 +112,7 @@ class Stages:
         elif (noted := self._noted(message)) is not None:
             private = message.joint
             if message.known is not None:  # what a mechanism would protect; rows that clients keep stay in it
-                private = private - _inside(joined(message.known.rows), message.mask).nan_to_num()
+                private = private - _masked(joined(message.known.rows), message.mask).nan_to_num()
             norms = torch.linalg.vector_norm(private, dim=-1, dtype=torch.float64)
             noted.messages(norms, self._present(message))
 
