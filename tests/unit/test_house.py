@@ -99,7 +99,6 @@ LONG_FUNCTIONS = {
     "datasets.encoding.encoded": 96,
     "harness.problems.auroc.auroc": 64,
     "harness.report.html.page.write_page": 66,
-    "harness.report.paper.folder.write_paper": 63,
     "harness.simulation.evaluation.measure": 64,
     "harness.simulation.loop.simulate_all": 61,
     "harness.simulation.simulation.Simulation.__init__": 73,

@@ -100,23 +100,25 @@ def write_paper(
         for number, grid in enumerate(own, 1):
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
-    names = {cell.algorithm for cell in results.cells if cell.done}
-    document = TOP + ("\\input{privacy}\n" if statement else "")
-    document += "".join(rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in tables)
-    document += BOTTOM
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
     texts = {
-        "paper.tex": document,
+        "paper.tex": _document([*(["privacy.tex"] if statement else []), *tables]),
         **(privacy if statement else {}),
         **tables,
         "figures.tex": "\n".join(map(_figure, pictures)),
-        "references.bib": bibtex(names),
+        "references.bib": bibtex({cell.algorithm for cell in results.cells if cell.done}),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
     for picture in pictures:
         (folder / picture.name).write_bytes(picture.read_bytes())
     return {name: folder / name for name in (*texts, *(picture.name for picture in pictures))}
+
+
+def _document(files: Sequence[str]) -> str:
+    """Return the document that holds files."""
+    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" for name in files)
+    return TOP + "".join(f"{line}\n" for line in inputs) + BOTTOM
 
 
 def _board(results: Results, frame: pd.DataFrame) -> str:
