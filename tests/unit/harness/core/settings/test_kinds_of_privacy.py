@@ -57,7 +57,7 @@ KINDS = [
 
 
 def read(given):
-    return checked("", lambda: read_privacy(given), {"privacy": PrivacyFields})
+    return checked("privacy", lambda: read_privacy(given))
 
 
 @pytest.mark.parametrize(("kind", "given"), KINDS)
