@@ -182,7 +182,7 @@ def test_an_empty_batch_still_releases_noise_and_still_is_a_step() -> None:
     x = clients.rows(torch.zeros(8, dtype=torch.float64))
     seen = 0
     for batch in clients.batches(FEDAVG(local_steps=30, batch_size=1)):
-        empty = (batch.weight > 0.5).sum(-1) == 0
+        empty = (batch.revealed().weight > 0.5).sum(-1) == 0
         found = clients.grad(x, batch)
         assert (found != 0).all(), "noise, whether or not anybody was drawn"
         seen += int(empty.sum())
