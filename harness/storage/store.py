@@ -91,7 +91,7 @@ class RunRecord:
         ``samples``, the number of test samples, ``digest``, of which they are, and ``positive``, the positive one
         of two classes; each absent if not recorded.
     versions : dict
-        Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
+        Versions of the code that determined the result (`harness.config.recorded.versions`); empty if not recorded.
     code : str
         Digest of the code that keys the noise of the run (`harness.config.code`); empty if not recorded.
     meta : dict

@@ -29,7 +29,7 @@ def test_what_is_no_table_of_all_clients_is_refused(shape) -> None:
 def test_a_gradient_at_the_rows_of_all_clients_names_take() -> None:
     clients = cohort(ids=[0, 2])
     (batch,) = clients.batches(None, steps=1, batch_size=2)
-    with pytest.raises(ValueError, match=r"2 cohort members, given .*clients\.take"):
+    with pytest.raises(ValueError, match=r"clients\.take selects their rows"):
         clients.grad(torch.zeros(4, 8), batch)
 
 
