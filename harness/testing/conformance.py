@@ -18,6 +18,7 @@ from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import cross_entropy
 from harness.core.wire.channel import Channel
+from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
 from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation
@@ -79,6 +80,8 @@ class SilentStages(Stages):
         super().book(message)
         shapes = [part.shape for part in message.parts]
         scales = [part.scale for part in message.parts]
+        if message.known is not None:
+            refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         known = [term.tolist() for term in terms]
         Silent.seen.append((self.clients.round, message.slot, shapes, scales, known))

@@ -344,7 +344,14 @@ BAD = {
         "epsilon",
     ),
     "two budgets": (
-        ["--algorithm", "fedavg", "--data", "digits", "--set", "privacy={epsilon: 1, noise_multiplier: 2}"],
+        [
+            "--algorithm",
+            "fedavg",
+            "--data",
+            "digits",
+            "--set",
+            "privacy={placement: local, epsilon: 1, noise_multiplier: 2}",
+        ],
         "exactly one",
     ),
     "partition that is a number": (

@@ -7,6 +7,7 @@ import pytest
 
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
+from harness.simulation.calibration import recalibrated
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
@@ -66,11 +67,12 @@ def test_public_cohorts_are_counted_at_their_expected_size(data) -> None:
 
 
 def with_samples(setup, held: int, client: int = 0):
-    """Return the run with fewer training samples of one client, and the same noise."""
+    """Return the run with fewer training samples of one client, with its noise and expected costs."""
     federation = setup.federation
     index = federation.splits["train"].clone()
     index[client, held:] = -1
-    return replace(setup, federation=replace(federation, splits={**federation.splits, "train": index}))
+    changed = replace(setup, federation=replace(federation, splits={**federation.splits, "train": index}))
+    return recalibrated(changed)
 
 
 @pytest.mark.slow

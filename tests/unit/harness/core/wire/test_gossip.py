@@ -13,6 +13,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
+from harness.core.wire.message import Part
 from harness.problems import PROBLEMS, Setting
 from tests.support.wire import channel, clipped, cohort, privacy, rows
 from tests.support.worlds import EXACT
@@ -29,7 +30,8 @@ class Clean(Channel):
     def mix(self, *rows: Any, **options: Any) -> Any:
         heard = super().mix(*rows, **options)
         assert len(heard.sent) == len(rows)
-        return heard._replace(sent=rows)
+        clean = [row.row if isinstance(row, Part) else row for row in rows]
+        return heard._replace(sent=tuple(clean))
 
 
 def run(
