@@ -119,6 +119,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
     batches = count.batches
     by_sample = setup.privacy is not None and setup.privacy.by_gradient and not setup.privacy.ghost
     start = sum(value.nbytes for value in setup.start.values())
+    freed = min(mode.heap, MOST_KEPT)
     return Footprint(
         data=_data(setup),
         state=start + kept.state,
@@ -127,8 +128,8 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         batches=batches,
         gradients=brief * setup.rows.threads if run._chunked else brief,
         steps=max(0, in_rounds - kept.state - kept.client_rows - kept.messages - batches - brief),
-        evaluation=max(0, mode.peak + kept.growth - in_rounds),
-        freed=min(mode.heap, MOST_KEPT),
+        evaluation=max(0, mode.peak + kept.growth - in_rounds - freed),  # blocks that are kept are taken first
+        freed=freed,
         baseline=BASELINE + (COMPILER if by_sample or any(map(_is_hollow, setup.start.values())) else 0),
     )
 
