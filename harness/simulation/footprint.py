@@ -128,7 +128,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         batches=batches,
         gradients=brief * setup.rows.threads if run._chunked else brief,
         steps=max(0, in_rounds - kept.state - kept.client_rows - kept.messages - batches - brief),
-        evaluation=max(0, mode.peak + kept.growth - in_rounds - freed),  # blocks that are kept are taken first
+        evaluation=max(0, mode.peak + kept.growth - in_rounds - freed),  # kept blocks are taken first
         freed=freed,
         baseline=BASELINE + (COMPILER if by_sample or any(map(_is_hollow, setup.start.values())) else 0),
     )
