@@ -72,6 +72,11 @@ def noise_name(id: str, code: str) -> str:
     return id if code == NONE else f"{id} {code}"
 
 
+def paired_name(seed: int) -> str:
+    """Return the name by which the noise of all paired runs of a seed is keyed (``privacy.draws: paired``)."""
+    return f"paired runs of seed {seed}"
+
+
 def checked_code(given: str) -> str:
     """Return a digest as ``spec.json`` has it, or `NONE`.
 

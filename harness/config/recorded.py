@@ -191,9 +191,15 @@ def _known_terms(spec: Mapping[str, Any]) -> bool:
 def draws_of(privacy: Any) -> str | None:
     """Return whose the secret draws of a recorded section are: own, shared, secure, or None without secret draws.
 
+    Paired runs share their noise as well, also those without secret draws: paired.
+
     Under ``secure_rng`` they come from the system's entropy and have always been the run's own: no version tells.
     """
-    if not isinstance(privacy, Mapping) or privacy.get("sampling") not in SECRET:
+    if not isinstance(privacy, Mapping):
+        return None
+    if privacy.get("draws") == "paired":
+        return "paired"
+    if privacy.get("sampling") not in SECRET:
         return None
     return "secure" if privacy.get("secure_rng") else str(privacy.get("draws", "own"))
 

@@ -291,7 +291,8 @@ def refuse_too_many(size: int, clients: int) -> None:
 
 def _settled(privacy: PrivacySpec) -> PrivacySpec:
     """Return settings of which only secret draws can be shared: public ones are those of the seed in any case."""
-    return privacy if privacy.sampling in SECRET else privacy.model_copy(update={"draws": "own"})
+    shares_nothing = privacy.draws == "shared" and privacy.sampling not in SECRET
+    return privacy.model_copy(update={"draws": "own"}) if shares_nothing else privacy
 
 
 def read_spec(given: Mapping[str, Any]) -> RunSpec:

@@ -26,7 +26,7 @@ from datasets.users import most_of_a_user
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config import notebook
-from harness.config.code import checked_code, code_of, noise_name
+from harness.config.code import checked_code, code_of, noise_name, paired_name
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.recorded import identity, named_parts, own_version
 from harness.config.run import RunSpec, refuse_too_many
@@ -364,7 +364,10 @@ def keyed(setup: P, code: str) -> P:
     """Return a private run with the noise, and secret draws of its own, that it has under some code.
 
     They are those of the run without attacks: these release nothing, and another noise would be another release.
+    Those of paired runs are the seed's.
     """
+    if setup.spec.privacy is not None and setup.spec.privacy.draws == "paired":
+        return replace(setup, noise_key=noise_name(paired_name(setup.spec.seed), code), code=code)
     unattacked = identity(setup.spec.model_copy(update={"attacks": None}), setup.federation.digest)
     if setup.spec.privacy is not None and setup.spec.privacy.strict:
         unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise

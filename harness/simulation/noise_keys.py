@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from datasets.federation import Federation
-from harness.config.code import code_of_class, is_known
+from harness.config.code import code_of_class, is_known, paired_name
 from harness.core.problem import Problem
 from harness.core.settings.privacy import Privacy
 
@@ -23,7 +23,7 @@ def default_noise_keys(
 ) -> list[str]:
     """Return a digest of each run's settings, seed, data, code and further ``values``.
 
-    A secret under secure_rng, and for algorithms and mechanisms whose code is not known.
+    A secret under secure_rng, and for algorithms and mechanisms whose code is not known; of paired runs their seed.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
     ``settings`` are lists with one object for all runs, or one for each; the first are the algorithms. Values of
@@ -33,6 +33,8 @@ def default_noise_keys(
         return list(map(str, seeds))  # nothing is noised
     if privacies[0].spec.secure_rng:
         return [secrets.token_hex(32) for _ in seeds]
+    if privacies[0].spec.draws == "paired":
+        return list(map(paired_name, seeds))
     keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         own_settings = tuple(each[number % len(each)] for each in settings)

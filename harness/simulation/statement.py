@@ -11,13 +11,21 @@ from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import SECRET, DistributedPrivacy, Privacy, PrivacyTerms, UserPrivacy
+from harness.core.settings.privacy import (
+    SECRET,
+    DistributedPrivacy,
+    Privacy,
+    PrivacySpec,
+    PrivacyTerms,
+    UserPrivacy,
+)
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
 
 #: What a statement says where the runs of a seed have the same secret draws.
 SHARED_DRAWS = "shared: runs of this seed come from one joint draw; they do not compose as independent"
+PAIRED_DRAWS = "paired: runs of this seed share noise and draws, as in a search; epsilon is of this run alone"
 SAMPLES = "numbers of training samples of the clients"
 # Public in every statement, in addition to what the data set lists.
 NAMES = "the names of features, categories and classes, and which sensitive groups there are"
@@ -49,6 +57,7 @@ KEYED = (
     "PCG64 keyed by the run's id and the code: noise follows from run file, data and code, and protects "
     "nobody if the id is published, as the name of its folder is; not a cryptographic generator"
 )
+OF_SEED = "PCG64 keyed by the seed and the code, the same in all paired runs; not a cryptographic generator"
 SALTED = (
     "PCG64 keyed by the run's id, the code and a secret of the user who ran it; not a cryptographic generator"
 )
@@ -123,7 +132,7 @@ def statement(
         **({"noise_cohort": privacy.noise_cohort} if privacy.noise_cohort else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.epsilon_nominal,
-        "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.strict else KEYED,
+        "generator": _generator(privacy.spec),
         "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
         **found,
     }
@@ -153,6 +162,15 @@ def large_delta(privacy: PrivacyTerms, units: float | None) -> str:
     )
 
 
+def _generator(spec: PrivacySpec) -> str:
+    """Return what draws the noise, and from what."""
+    if spec.secure_rng:
+        return ENTROPY
+    if spec.draws == "paired":
+        return OF_SEED
+    return SALTED if spec.strict else KEYED
+
+
 def _arithmetic(privacy: Privacy, release: float | str) -> str:
     """Return in which arithmetic noise is added, and where its tails end."""
     if privacy.placement == "distributed":
@@ -174,7 +192,9 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
 
 
 def _draws(privacy: Privacy) -> dict[str, str]:
-    """Return whose the secret draws are, which decides how several runs compose; nothing without secret draws."""
+    """Return whose the secret draws are, which decides how several runs compose; nothing without such a tie."""
+    if privacy.spec.draws == "paired":
+        return {"secret_draws": PAIRED_DRAWS}
     if privacy.sampling not in SECRET:
         return {}
     return {"secret_draws": "own" if privacy.own_draws else SHARED_DRAWS}

@@ -104,10 +104,12 @@ class PrivacySettings(Section):
     strict : bool
         Whether statistics of the clients' data are private: sample counts and the constants of standardization.
         Algorithms that rely on them are refused, and averages have equal weights by default.
-    draws : {"own", "shared"}
+    draws : {"own", "shared", "paired"}
         Whether secret cohorts and secret batches are the run's own (default), or those of all runs of its seed.
         Shared ones make sweeps faster and comparisons paired, but the runs of a seed are then one joint draw, which
         does not compose as independent releases (`privacy.joint`). Public draws are always those of the seed.
+        paired: shared, and the noise too is that of the seed, scaled to each run. Searches compare settings and
+        budgets by such runs. Each has its epsilon alone, and two of them together have none.
     secure_rng : bool
         Whether noise, secret cohorts and secret batches come from the system's entropy instead of the run's
         seed. Such a run cannot be repeated.
@@ -129,7 +131,7 @@ class PrivacySettings(Section):
     mechanism: str = "independent"
     accountant: Literal["pld", "prv", "rdp"] = "pld"
     strict: bool = False
-    draws: Literal["own", "shared"] = "own"
+    draws: Literal["own", "shared", "paired"] = "own"
     secure_rng: bool = False
 
     @model_validator(mode="before")
@@ -182,10 +184,11 @@ class PrivacySettings(Section):
 
     @model_validator(mode="after")
     def _draws_are_secret(self) -> Self:
-        if self.draws == "shared" and (self.strict or self.secure_rng):
+        if self.draws != "own" and (self.strict or self.secure_rng):
             raise UserError(
-                "privacy.draws: shared draws follow from the seed, which the run file names: strict and secure_rng "
-                "need draws that nobody else knows, given shared; use own, or remove strict and secure_rng"
+                f"privacy.draws: {self.draws} draws follow from the seed, which the run file names: strict and "
+                f"secure_rng need draws that nobody else knows, given {self.draws}; use own, or remove strict and "
+                "secure_rng"
             )
         return self
 

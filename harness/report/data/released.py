@@ -12,18 +12,22 @@ if TYPE_CHECKING:
     from harness.report.data.results import Run
     from harness.storage.store import RunRecord
 
-OWN, SHARED = "own", "shared"
+OWN, SHARED, PAIRED = "own", "shared", "paired"
 PUBLIC = ("fixed", "full")  # sampling that amplifies nothing
 
 
 def draws_of_run(record: RunRecord) -> str | None:
     """Return whose the secret draws of a run were: `OWN`, or `SHARED` with the runs of its seed; None without any.
 
+    `PAIRED` runs of a seed share their noise as well.
+
     Records of earlier versions, whose versions name none of draws, shared them unless they came from the system.
     """
     asked = draws_of(record.spec.get("privacy"))
     if asked is None or asked == "secure":
         return asked and OWN
+    if asked == PAIRED:
+        return PAIRED
     return OWN if asked == OWN and "draws" in record.versions else SHARED
 
 

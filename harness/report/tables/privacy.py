@@ -105,6 +105,8 @@ def _with_others(claim: Mapping[str, Any]) -> str:
     text = ""
     if str(claim.get("secret_draws", "")).startswith("shared"):
         text += " Runs of this seed come from one joint draw; they do not compose as independent."
+    if str(claim.get("secret_draws", "")).startswith("paired"):
+        text += " Runs of this seed share their noise, as those of a search do: ε is of one run alone."
     if "noise_code" in claim:
         text += (
             f" Its noise is {claim['noise_code']}: where these differ, the two releases differ without noise."

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.report.data.released import OWN, SHARED
+from harness.report.data.released import OWN, PAIRED, SHARED
 from harness.report.tables.rows import Row, rows_of
 from harness.report.tables.text import is_empty, quantity
 from privacy.event import Event
@@ -88,6 +88,10 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
     """Return why the joint epsilon of runs is not known; None if nothing is missing."""
     if extrapolated := sum(not is_empty(row["noise_cohort"]) for row, *_ in runs):
         return f"that of {counted(extrapolated, 'run')} is extrapolated"
+    if paired := sum(draws == PAIRED for *_, draws, _ in runs):
+        return (
+            f"{counted(paired, 'run')} share their noise, as those of a search do, so it protects one alone"
+        )
     missing = [row for row, *_, events in runs if events is None]
     if not missing:
         return None

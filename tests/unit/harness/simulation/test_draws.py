@@ -174,3 +174,37 @@ def test_the_sentence_says_what_ties_a_run_to_others(data):
     assert "that of code a, repeated by code b" in in_words(
         claim | {"noise_code": "that of code a, repeated by code b"}
     )
+
+
+def moved(data, draws, multiplier, **cohort):
+    """Return the model after one round of a run whose noise has some multiplier."""
+    private = CENTRAL | {"draws": draws, "noise_multiplier": multiplier}
+    run = Simulation.from_setup(ready(data, privacy=private, **cohort))
+    run.step()
+    return run.state.x
+
+
+@pytest.mark.parametrize("cohort", [{"cohort": {"size": 3}}, {}], ids=["secret cohorts", "everybody"])
+def test_paired_runs_share_their_noise_in_its_scale(data, cohort):
+    still, once, twice = (moved(data, "paired", multiplier, **cohort) for multiplier in (0, 1.0, 2.0))
+    torch.testing.assert_close(twice - still, 2 * (once - still), rtol=1e-4, atol=1e-6)
+    own = [moved(data, "own", multiplier, **cohort) for multiplier in (0, 1.0, 2.0)]
+    assert (own[2] - own[0] - 2 * (own[1] - own[0])).abs().max() > 0.01
+
+
+def test_paired_noise_follows_from_the_seed_alone_and_is_said_to_protect_one_run(data):
+    setups = [
+        ready(data, privacy=CENTRAL | {"draws": "paired"}, algorithm={"name": "fedavg", "lr": lr}, seed=seed)
+        for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))
+    ]
+    assert setups[0].noise_key == setups[1].noise_key != setups[2].noise_key
+    claim = Simulation.from_setup(setups[0]).statement()
+    assert "epsilon is of this run alone" in claim["secret_draws"]
+    assert "keyed by the seed" in claim["generator"]
+    assert "share their noise" in in_words(claim)
+
+
+def test_paired_draws_are_refused_where_they_must_be_secret(data):
+    for asked in ("strict", "secure_rng"):
+        with pytest.raises(UserError, match=r"privacy\.draws: paired draws follow from the seed"):
+            read_spec(given(data, cohort={"size": 3}, privacy=CENTRAL | {"draws": "paired", asked: True}))

@@ -99,6 +99,15 @@ def test_terminal_and_markdown_have_the_line(data, tmp_path, capsys):
     assert line.split(" at ")[0].rpartition(": ")[2] in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("cohort", [{"size": 3}, None], ids=["secret cohorts", "everybody"])
+def test_paired_runs_have_no_joint_epsilon(data, tmp_path, cohort):
+    """Their noise is one draw, so a weighted difference of two releases is free of it."""
+    paired = {"draws": "paired"}
+    frame = table(data, tmp_path, noisy(2.0, **paired), noisy(4.0, **paired), cohort=cohort)
+    (line,) = together(frame)
+    assert "ε is not given: 4 runs share their noise" in line
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, shared):
     """Also in records of earlier versions, whose versions name no draws: they shared them."""
