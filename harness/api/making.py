@@ -15,8 +15,8 @@ from harness.api.reading import leaderboard, load_results
 from harness.config import plugins
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
+from harness.config.searches import runs_of
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
-from harness.config.tune import runs_of
 from harness.config.yaml import read_yaml
 from harness.core.registry import UserError, counted
 from harness.executors.local import torch_threads

@@ -16,7 +16,7 @@ from harness.cli.progress import SuiteProgress
 from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
-from harness.config.tune import runs_of
+from harness.config.searches import runs_of
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import check_locks, run_one

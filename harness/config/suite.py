@@ -46,9 +46,10 @@ from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_report, read_stored
 from harness.config.run import read_spec
+from harness.config.searches import hold_out
 from harness.config.settings import checked
 from harness.config.sweep import Combination, assign, expand
-from harness.config.tune import TuneSpec, hold_out, read_tune
+from harness.config.tune import TuneSpec, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
 from harness.core.settings.section import Section

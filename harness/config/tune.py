@@ -25,30 +25,23 @@ first coordinates are for the step sizes of an algorithm, in their order, whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.config.fields import SECTIONS
 from harness.config.ranges import TUNED, Range, read_ranges
-from harness.config.run import RunSpec, read_spec
 from harness.config.settings import construct
-from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
-from harness.core import rng
-from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import Incompatible, UserError, counted, unknown
-from harness.metrics import ELSEWHERE, better_is_higher
+from harness.core.registry import UserError, unknown
+from harness.metrics import ELSEWHERE
 
 SPLIT = "selection"
 SHARED = "compression"  # the section whose values may share a search
 LATIN = "latin"
 MOST = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
-LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.
 TUNABLE = (
     *("algorithm", "model", "problem", "cohort", "rounds"),
@@ -95,7 +88,7 @@ class TuneSpec:
         if not self.settings:
             raise UserError("tune.settings: name what is tuned, as algorithm.lr: {log_uniform: [0.01, 1]}")
         for path in self.settings:
-            if not _tunable(path):
+            if not is_tunable(path):
                 raise UserError(
                     f"tune.settings: {path} says what is compared and is not tuned; settings of "
                     f"{', '.join(TUNABLE)} are"
@@ -131,73 +124,6 @@ class TuneSpec:
         return algorithm in (self.settings[path].algorithms or (algorithm,))
 
 
-@dataclass
-class Trial:
-    """One setting of a search.
-
-    Attributes
-    ----------
-    settings : dict
-        Dotted path -> value.
-    values : list of float or None
-        The measure that chooses, one for each seed tried; None if a run did not end or has no such figure.
-    tests : list of float or None
-        The metric on the test samples of those runs, by which nothing is chosen.
-    """
-
-    settings: dict[str, Any]
-    values: list[float | None] = field(default_factory=list)
-    tests: list[float | None] = field(default_factory=list)
-
-
-@dataclass
-class Search:
-    """The search of one combination for its settings.
-
-    Attributes
-    ----------
-    cells : list of Combination
-        The combinations that take what is chosen; the first is searched.
-    paths : tuple of str
-        Settings that are searched.
-    trials : list of Trial
-        In the order tried.
-    """
-
-    cells: list[Combination]
-    paths: tuple[str, ...]
-    trials: list[Trial]
-
-    def spec(self, settings: Mapping[str, Any], seed: int) -> RunSpec:
-        """Return the run of some settings.
-
-        Raises
-        ------
-        UserError
-            If they are not valid; Incompatible if they do not fit together.
-        """
-        return _set(self.cells[0], {**settings, "seed": seed})
-
-    def order(self, measure: str) -> list[Trial]:
-        """Return the distinct trials that have a figure: those with more seeds first, then the better ones."""
-        sign = -1 if better_is_higher(measure) else 1
-        scored, seen = [], set()
-        for number, trial in enumerate(self.trials):
-            values = [value for value in trial.values if value is not None]
-            if values and str(trial.settings) not in seen:
-                seen.add(str(trial.settings))
-                scored.append((-len(values), sign * math.fsum(values) / len(values), number))
-        return [self.trials[number] for *_, number in sorted(scored)]
-
-    def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
-        """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
-        best = self.order(measure)
-        why = f"tuning: none of {counted(len(self.trials), 'setting')} has a {measure}"
-        for cell in self.cells:
-            assert cell.spec is not None
-            yield {"spec": _set(cell, best[0].settings)} if best else {"spec": None, "reason": why}
-
-
 def read_tune(given: Any) -> TuneSpec | None:
     """Read the section; None if it is absent.
 
@@ -209,154 +135,7 @@ def read_tune(given: Any) -> TuneSpec | None:
     return None if given is None else construct("tune", TuneSpec, mapping("tune", given))
 
 
-def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
-    """Return the searches of a suite, without trials, in the order of the combinations.
-
-    Raises
-    ------
-    UserError
-        If a setting exists in no combination, a seed of the search is reported, or a combination holds out no
-        selection samples.
-    """
-    groups: dict[str, list[Combination]] = {}
-    specs = [(cell, cell.spec) for cell in cells if cell.spec is not None]
-    for cell, spec in specs:
-        if spec.seed in tune.seeds:
-            raise UserError(f"tune.seeds: {spec.seed} is a seed of the reported runs; give others")
-        if spec.partition is None or spec.partition.selection_seed is None:
-            raise UserError(
-                "tune: the runs need partition.selection, the share of samples that settings are chosen on, as "
-                f"partition: {{selection: 0.2}}; {spec.algorithm['name']} on {spec.problem['kind']} has none"
-            )
-        groups.setdefault(_without(spec, ("seed", *tune.once_for)), []).append(cell)
-    dumps = [spec.model_dump(mode="json") for _, spec in specs]
-    for path in tune.settings:
-        if dumps and not _exists(path) and not any(_has(dump, path) for dump in dumps):
-            raise unknown("setting to tune", path, sorted({name for dump in dumps for name in _leaves(dump)}))
-    found = []
-    rests: set[str] = set()
-    for own in groups.values():
-        assert own[0].spec is not None
-        rest = _without(own[0].spec, ("seed", *tune.once_for, *tune.settings))
-        if rest in rests:
-            raise UserError(
-                f"tune.settings: combinations of {own[0].spec.algorithm['name']} differ in nothing but what is "
-                "tuned; a setting is either swept or tuned"
-            )
-        rests.add(rest)
-        dump = own[0].spec.model_dump(mode="json")
-        name = dump["algorithm"]["name"]
-        fixed = ALGORITHMS[name].meta.steps is not None
-        paths = [path for path in tune.settings if _has(dump, path) and tune.takes(path, name)]
-        found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS)), []))
-    return found
-
-
-def points(tune: TuneSpec, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the distinct settings that a search tries, of ``tune.budget`` points."""
-    steps, rest = ([path for path in tune.settings if _is_step(path) == wanted] for wanted in (True, False))
-    steps = [path for path in steps if path in paths]
-    if len(steps) > MOST_STEPS:
-        raise UserError(
-            f"tune.settings: at most {MOST_STEPS} step sizes of an algorithm, given {', '.join(steps)}"
-        )
-    places = {path: steps.index(path) if path in steps else MOST_STEPS + rest.index(path) for path in paths}
-    cube = _cube(tune.budget, MOST_STEPS + len(rest))
-    found = [{path: tune.settings[path].at(point[places[path]]) for path in paths} for point in cube]
-    return list({str(settings): settings for settings in found}.values())
-
-
-@cache
-def _cube(count: int, coordinates: int) -> list[list[float]]:
-    """Return the points of a Latin hypercube of small centered discrepancy."""
-    from scipy.stats import qmc  # slow to import
-
-    even = "random-cd" if count > 2 else None  # it exchanges coordinates of points
-    sampler = qmc.LatinHypercube(coordinates, optimization=even, rng=rng.numpy_stream(0, "tune"))
-    drawn: list[list[float]] = sampler.random(count).tolist()
-    return drawn
-
-
-def runs_of(cells: Sequence[Combination], tune: TuneSpec | None) -> list[Combination]:
-    """Return the combinations that a suite's searches try, with the settings of the file, as estimates of costs."""
-    found = [] if tune is None else searches(cells, tune)
-    return [search.cells[0] for search in found for _ in range(sum(tune.sizes() if tune else ()))]
-
-
-def hold_out(cell: dict[str, Any]) -> None:
-    """Give a run of a tuned suite the same selection samples under every seed."""
-    part = cell.get("partition")
-    if isinstance(part, Mapping) and part.get("selection"):
-        cell["partition"] = {"selection_seed": 0, **part}
-
-
-def step_sizes(spec: RunSpec) -> list[str]:
-    """Return the settings of a run's algorithm that are step sizes."""
-    return [
-        f"algorithm.{name}"
-        for name in ALGORITHMS[spec.algorithm["name"]].step_sizes()
-        if name in spec.algorithm
-    ]
-
-
-def _is_step(path: str) -> bool:
-    """Whether a setting is a step size of any algorithm, so that it has the same points for all."""
-    section, _, name = path.partition(".")
-    return section == "algorithm" and any(name in ALGORITHMS[one].step_sizes() for one in ALGORITHMS)
-
-
-def _set(cell: Combination, settings: Mapping[str, Any]) -> RunSpec:
-    assert cell.spec is not None
-    given = cell.spec.model_dump(mode="json")
-    for path, value in settings.items():
-        assign(given, path, value)
-    try:
-        return read_spec(given)
-    except Incompatible:
-        raise
-    except UserError as error:
-        raise UserError(f"tune.settings: {error}") from None
-
-
-def _without(spec: RunSpec, fields: Sequence[str]) -> str:
-    """Return a key of all of a run but some fields."""
-    dump = spec.model_dump(mode="json")
-    for path in fields:
-        *sections, last = path.split(".")
-        part: Any = dump
-        for section in sections:
-            part = part.get(section) if isinstance(part, dict) else None
-        if isinstance(part, dict):
-            part.pop(last, None)
-    return str(dump)
-
-
-def _tunable(path: str) -> bool:
+def is_tunable(path: str) -> bool:
+    """Whether a search may choose a setting."""
     named = path.endswith((".name", ".kind"))
     return not named and any(path == own or path.startswith(f"{own}.") for own in TUNABLE)
-
-
-def _exists(path: str) -> bool:
-    """Return whether some algorithm, or the section of a run, has a setting."""
-    section, _, name = path.partition(".")
-    if section == "algorithm":
-        return any(name in cls.__dataclass_fields__ for cls in map(ALGORITHMS.__getitem__, ALGORITHMS))
-    return section in SECTIONS and name in SECTIONS[section].model_fields
-
-
-def _has(dump: Mapping[str, Any], path: str) -> bool:
-    part: Any = dump
-    for name in path.split("."):
-        if not isinstance(part, Mapping) or name not in part:
-            return False
-        part = part[name]
-    return True
-
-
-def _leaves(dump: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, part in dump.items():
-        path = f"{prefix}{name}"
-        if isinstance(part, Mapping):
-            yield from _leaves(part, f"{path}.")
-        elif _tunable(path):
-            yield path

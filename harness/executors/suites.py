@@ -14,13 +14,14 @@ from typing import Any
 from datasets.errors import DataError
 from harness.config.recorded import run_id, versions
 from harness.config.run import RunSpec, read_spec
+from harness.config.searches import Search, runs_of, searches, step_sizes
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
-from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes
+from harness.config.tune import TuneSpec
 from harness.core.registry import UserError, counted, unknown
 from harness.executors import cores
 from harness.executors.scheduler import Outcome, choose, run_all
-from harness.executors.tuning import report_of, tune_all
+from harness.executors.tuning.search import report_of, tune_all
 from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Callback, observed

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from harness.cli.parser import main
+from harness.config.searches import points
 from harness.config.suite import make_suite
-from harness.config.tune import points
 from harness.report import Results
 from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables

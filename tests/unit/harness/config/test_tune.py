@@ -6,8 +6,9 @@ from statistics import correlation, pstdev
 
 import pytest
 
+from harness.config.searches import Search, Trial, points, runs_of, searches
 from harness.config.suite import make_suite
-from harness.config.tune import Search, Trial, points, read_tune, runs_of, searches
+from harness.config.tune import read_tune
 from harness.core.registry import UserError
 
 LR = {"algorithm.lr": {"log_uniform": [0.01, 1]}}

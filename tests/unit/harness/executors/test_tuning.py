@@ -3,7 +3,7 @@
 import pytest
 
 from harness.config.run import read_spec
-from harness.executors.tuning import _Releases
+from harness.executors.tuning.cost import Releases
 from harness.simulation import calibration
 from tests.support.runs import given
 
@@ -23,10 +23,10 @@ def test_runs_of_all_budgets_share_a_dry_run(data, monkeypatch, privacy) -> None
         return read_spec(given(data, rounds=rounds, privacy={**privacy, "epsilon": epsilon}))
 
     monkeypatch.setattr(calibration, "dry_run", counted)
-    together = _Releases()
+    together = Releases()
     found = [together.of(spec(epsilon)) for epsilon in (8.0, 1.0)]
     assert len(calls) == 1
-    assert found == [_Releases().of(spec(epsilon)) for epsilon in (8.0, 1.0)]
+    assert found == [Releases().of(spec(epsilon)) for epsilon in (8.0, 1.0)]
     assert found[0] != found[1], "with less noise"
     assert together.of(spec(8.0, rounds=5)) != found[0]
     assert len(calls) == 4
@@ -40,7 +40,7 @@ def test_settings_that_decide_how_often_is_sent_have_releases_of_their_own(data)
         privacy = {**CLIENT, "noise_multiplier": 1.0}
         return read_spec(given(data, algorithm, problem="fair_classification", privacy=privacy))
 
-    releases = _Releases()
+    releases = Releases()
     once, twice = releases.of(spec()), releases.of(spec(average_prev=True))
     assert once != twice
     assert releases.of(spec(lr_x=0.5, local_steps=3)) == once

@@ -7,7 +7,7 @@ import pytest
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible
-from harness.executors.tuning import _Releases
+from harness.executors.tuning.cost import Releases
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.plan import plan, vetted
@@ -61,7 +61,7 @@ def test_planned_bytes_are_those_of_the_calibrated_noise(data, epsilon):
 
 def test_an_incompatible_run_adds_nothing_to_the_cost_of_a_search(data):
     """It has failed before its first release; others, with a smaller model, have made theirs."""
-    releases, budget = _Releases(), {"bits": 7, "noise_multiplier": 1.0}
+    releases, budget = Releases(), {"bits": 7, "noise_multiplier": 1.0}
     with pytest.raises(Incompatible):
         calibrated(prepare(spec_of(data, fields={"model": BROAD}, **budget)))
     assert releases.of(spec_of(data, fields={"model": BROAD}, **budget)) == []

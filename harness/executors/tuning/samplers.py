@@ -1,0 +1,103 @@
+"""Samplers of the settings of a search: a Latin hypercube, or one of Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from harness.config.ranges import Range
+from harness.config.searches import Search, Trial, points
+from harness.config.tune import LATIN, TuneSpec
+from harness.core import rng
+from harness.core.registry import UserError, unknown
+from harness.metrics import better_is_higher
+
+
+class Sampler(Protocol):
+    """A source of the settings of one search."""
+
+    def ask(self, number: int) -> list[dict[str, Any]]:
+        """Return the next settings."""
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Learn the figures of what was asked last."""
+
+
+class _Latin:
+    """The points that all combinations try."""
+
+    def __init__(self, search: Search, tune: TuneSpec) -> None:
+        self._left = points(tune, search.paths)
+
+    def ask(self, number: int) -> list[dict[str, Any]]:
+        own, self._left = self._left[:number], self._left[number:]
+        return own
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Nothing is learned."""
+
+
+class _Optuna:
+    """A sampler of Optuna, which learns from the figures of the first seed."""
+
+    def __init__(self, search: Search, tune: TuneSpec, number: int) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise UserError(
+                f"tune.sampler: {tune.sampler} needs Optuna: pip install 'fedfrontier[tune]'; or use {LATIN}"
+            ) from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        names = [
+            name for name in optuna.samplers.__all__ if name.endswith("Sampler") and name != "BaseSampler"
+        ]
+        if tune.sampler not in names:
+            raise unknown("sampler", tune.sampler, [LATIN, *names])
+        made = getattr(optuna.samplers, tune.sampler)
+        try:
+            sampler = made(seed=rng.key(0, "tune", tune.sampler, number) % 2**32)
+        except TypeError:
+            raise UserError(
+                f"tune.sampler: {tune.sampler} needs settings of its own or has no seed; use TPESampler"
+            ) from None
+        direction: Any = "maximize" if better_is_higher(tune.measure) else "minimize"
+        self._study = optuna.create_study(sampler=sampler, direction=direction)
+        self._over = {path: _distribution(tune.settings[path]) for path in search.paths}
+        self._ranges = tune.settings
+        self._asked: list[Any] = []
+
+    def ask(self, number: int) -> list[dict[str, Any]]:
+        self._asked = [self._study.ask(self._over) for _ in range(number)]
+        return [
+            {path: _value(self._ranges[path], value) for path, value in trial.params.items()}
+            for trial in self._asked
+        ]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        import optuna
+
+        for asked, trial in zip(self._asked, trials, strict=True):
+            if trial.values[0] is None:
+                self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            else:
+                self._study.tell(asked, trial.values[0])
+
+
+def _distribution(over: Range) -> Any:
+    """Return a range as Optuna has it; choices by their numbers, as it takes no lists."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if over.kind == "choice":
+        return CategoricalDistribution(range(len(over.bounds)))
+    low, high = over.bounds
+    log = over.kind.startswith("log")
+    return (IntDistribution if over.kind.endswith("integer") else FloatDistribution)(low, high, log=log)
+
+
+def _value(over: Range, value: Any) -> Any:
+    return over.value(value) if over.kind == "choice" else value
+
+
+def sampler_of(search: Search, tune: TuneSpec, number: int) -> Sampler:
+    """Return the sampler of one of the searches of a suite, by its number."""
+    return _Latin(search, tune) if tune.sampler == LATIN else _Optuna(search, tune, number)
