@@ -7,7 +7,7 @@ a list of values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.config.yaml import mapping, shown
@@ -32,16 +32,19 @@ class Range:
         Lowest and highest value, both possible; of a choice all values.
     algorithms : tuple of str
         The algorithms that search the setting, where not all that have it do.
+    fixed : bool
+        Whether a search may not widen it.
     """
 
     kind: str
     bounds: tuple[Any, ...]
     algorithms: tuple[str, ...] = ()
+    fixed: bool = False
 
     def stored(self) -> dict[str, Any]:
         """Return it as files hold it."""
         named = {"algorithms": list(self.algorithms)} if self.algorithms else {}
-        return {self.kind: list(self.bounds), **named}
+        return {self.kind: list(self.bounds), **named, **({"fixed": True} if self.fixed else {})}
 
     @property
     def number(self) -> int | None:
@@ -67,6 +70,35 @@ class Range:
         bottom, top = math.log(low), math.log(high)
         return _rounded(math.exp(bottom + (top - bottom) * share))
 
+    def coordinates(self, value: Any) -> tuple[float, ...]:
+        """Return where a value lies: 0 at the lowest, 1 at the highest, beyond them outside of the range.
+
+        Choices of numbers are as far apart as their places in order; others have a coordinate each.
+        """
+        if self.kind == "choice":
+            if all(type(bound) in (int, float) for bound in self.bounds):
+                return (sorted(self.bounds).index(value) / max(len(self.bounds) - 1, 1),)
+            return tuple(float(value == bound) for bound in self.bounds)
+        low, high = self.bounds
+        if low == high:
+            return (0.0,)
+        if self.kind.startswith("log"):
+            return (math.log(value / low) / math.log(high / low),)
+        return ((value - low) / (high - low),)
+
+    def widened(self, share: float, *, upward: bool) -> Range:
+        """Return the range with a share of its length added at one end."""
+        low, high = self.bounds
+        if self.kind.startswith("log"):
+            factor = (high / low) ** share
+            low, high = (low, high * factor) if upward else (low / factor, high)
+        else:
+            more = (high - low) * share
+            low, high = (low, high + more) if upward else (low - more, high)
+        if self.kind in WHOLE:
+            low, high = (self.bounds[0], math.ceil(high)) if upward else (max(1, round(low)), self.bounds[1])
+        return replace(self, bounds=(low, high) if self.kind in WHOLE else (_rounded(low), _rounded(high)))
+
 
 def read_ranges(where: str, given: Any) -> dict[str, Range]:
     """Read ``{algorithm.lr: {log_uniform: [0.001, 1]}, ...}``.
@@ -83,6 +115,9 @@ def _range(where: str, path: str, given: Any) -> Range:
     """Read one range, and the algorithms that search it."""
     written = dict(mapping(f"{where}.{path}", given))
     algorithms = written.pop("algorithms", None) if where == TUNED else None
+    fixed = written.pop("fixed", False) if where == TUNED else False
+    if not isinstance(fixed, bool):
+        raise UserError(f"{where}.{path}.fixed: true or false, given {shown(fixed)}")
     (kind, bounds), *more = written.items() or [("", None)]
     if more or kind not in KINDS:
         raise unknown(f"way to draw {path}", more[0][0] if more else kind, KINDS)
@@ -91,7 +126,8 @@ def _range(where: str, path: str, given: Any) -> Range:
         low = ", above 0" if kind.startswith("log") else ""
         low += ", whole numbers" if kind in WHOLE else ""
         raise UserError(f"{where}.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
-    return Range(kind, tuple(bounds), () if algorithms is None else _algorithms(where, path, algorithms))
+    named = () if algorithms is None else _algorithms(where, path, algorithms)
+    return Range(kind, tuple(bounds), named, fixed)
 
 
 def _algorithms(where: str, path: str, given: Any) -> tuple[str, ...]:

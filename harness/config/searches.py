@@ -11,11 +11,11 @@ from typing import Any
 from harness.config.fields import SECTIONS
 from harness.config.run import RunSpec, read_spec
 from harness.config.sweep import Combination, assign
-from harness.config.tune import MOST_STEPS, TuneSpec, is_tunable
+from harness.config.tune import MOST_STEPS, HalvingTune, TuneSpec, is_tunable
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, counted, unknown
-from harness.metrics import better_is_higher
+from harness.core.settings.privacy import BUDGETS
 
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 
@@ -28,15 +28,37 @@ class Trial:
     ----------
     settings : dict
         Dotted path -> value.
+    seeds : list of int
+        The seeds tried.
     values : list of float or None
-        The measure that chooses, one for each seed tried; None if a run did not end or has no such figure.
+        The measure that chooses, one for each of them; None if a run did not end or has no such figure.
     tests : list of float or None
         The metric on the test samples of those runs, by which nothing is chosen.
     """
 
     settings: dict[str, Any]
+    seeds: list[int] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
     tests: list[float | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A setting that a search could have chosen as well.
+
+    Attributes
+    ----------
+    trial : int
+        Its number.
+    share : float
+        The share of resampled searches that choose it.
+    metrics : dict
+        Seed of the reported runs -> their metrics at the end.
+    """
+
+    trial: int
+    share: float
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -51,40 +73,81 @@ class Search:
         Settings that are searched.
     trials : list of Trial
         In the order tried.
+    best : int or None
+        The number of the trial that is chosen; None if none has a figure.
+    finalists : list of Finalist
+        What resampled searches choose.
     """
 
     cells: list[Combination]
     paths: tuple[str, ...]
-    trials: list[Trial]
+    trials: list[Trial] = field(default_factory=list)
+    best: int | None = None
+    finalists: list[Finalist] = field(default_factory=list)
 
-    def spec(self, settings: Mapping[str, Any], seed: int) -> RunSpec:
-        """Return the run of some settings.
+    @property
+    def run(self) -> RunSpec:
+        """The run that is searched for."""
+        spec = self.cells[0].spec
+        assert spec is not None
+        return spec
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm."""
+        return str(self.run.algorithm["name"])
+
+    def spec(self, settings: Mapping[str, Any], seed: int, *, paired: bool = False) -> RunSpec:
+        """Return the run of some settings, ``paired`` with the others of its seed (``privacy.draws``).
 
         Raises
         ------
         UserError
             If they are not valid; Incompatible if they do not fit together.
         """
-        return _set(self.cells[0], {**settings, "seed": seed})
-
-    def order(self, measure: str) -> list[Trial]:
-        """Return the distinct trials that have a figure: those with more seeds first, then the better ones."""
-        sign = -1 if better_is_higher(measure) else 1
-        scored, seen = [], set()
-        for number, trial in enumerate(self.trials):
-            values = [value for value in trial.values if value is not None]
-            if values and str(trial.settings) not in seen:
-                seen.add(str(trial.settings))
-                scored.append((-len(values), sign * math.fsum(values) / len(values), number))
-        return [self.trials[number] for *_, number in sorted(scored)]
+        private = {"privacy.draws": "paired", "privacy.secure_rng": False}
+        return _set(self.run, {**settings, "seed": seed, **(private if paired and self.run.privacy else {})})
 
     def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
         """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
-        best = self.order(measure)
         why = f"tuning: none of {counted(len(self.trials), 'setting')} has a {measure}"
         for cell in self.cells:
             assert cell.spec is not None
-            yield {"spec": _set(cell, best[0].settings)} if best else {"spec": None, "reason": why}
+            if self.best is None:
+                yield {"spec": None, "reason": why}
+            else:
+                yield {"spec": _set(cell.spec, self.trials[self.best].settings)}
+
+
+@dataclass(frozen=True)
+class Family:
+    """The searches of one method on one federation, which differ in their privacy budget.
+
+    Attributes
+    ----------
+    searches : tuple of Search
+        One for each budget, in descending order; all try the same settings.
+    budgets : tuple of float
+        The budgets; infinity without privacy.
+    """
+
+    searches: tuple[Search, ...]
+    budgets: tuple[float, ...]
+
+
+def families(searches: Sequence[Search]) -> list[Family]:
+    """Return the families of a suite's searches, in the order of their first."""
+    groups: dict[str, list[tuple[float, int]]] = {}
+    for number, search in enumerate(searches):
+        privacy = search.run.privacy
+        name, budget = ("", math.inf) if privacy is None else privacy.budget
+        rest = _without(search.run, [f"privacy.{budget_name}" for budget_name in BUDGETS])
+        groups.setdefault(f"{name} {rest}", []).append((budget, number))
+    ordered = [sorted(members, reverse=True) for members in groups.values()]
+    return [
+        Family(tuple(searches[number] for _, number in members), tuple(budget for budget, _ in members))
+        for members in ordered
+    ]
 
 
 def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
@@ -99,7 +162,7 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
     groups: dict[str, list[Combination]] = {}
     specs = [(cell, cell.spec) for cell in cells if cell.spec is not None]
     for cell, spec in specs:
-        if spec.seed in tune.seeds:
+        if spec.seed in tune.seeds_of(spec.algorithm["name"]):
             raise UserError(f"tune.seeds: {spec.seed} is a seed of the reported runs; give others")
         if spec.partition is None or spec.partition.selection_seed is None:
             raise UserError(
@@ -126,12 +189,16 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
         name = dump["algorithm"]["name"]
         fixed = ALGORITHMS[name].meta.steps is not None
         paths = [path for path in tune.settings if _has(dump, path) and tune.takes(path, name)]
-        found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS)), []))
+        found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS))))
     return found
 
 
-def points(tune: TuneSpec, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the distinct settings that a search tries, of ``tune.budget`` points."""
+def points(tune: HalvingTune, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the distinct settings that a search tries, of ``tune.budget`` points of a Latin hypercube.
+
+    It fills pairs of ranges evenly and is the same for all combinations. Its first coordinates are for the step
+    sizes of an algorithm, in their order, whatever their names.
+    """
     steps, rest = ([path for path in tune.settings if _is_step(path) == wanted] for wanted in (True, False))
     steps = [path for path in steps if path in paths]
     if len(steps) > MOST_STEPS:
@@ -183,9 +250,8 @@ def _is_step(path: str) -> bool:
     return section == "algorithm" and any(name in ALGORITHMS[one].step_sizes() for one in ALGORITHMS)
 
 
-def _set(cell: Combination, settings: Mapping[str, Any]) -> RunSpec:
-    assert cell.spec is not None
-    given = cell.spec.model_dump(mode="json")
+def _set(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
+    given = run.model_dump(mode="json")
     for path, value in settings.items():
         assign(given, path, value)
     try:

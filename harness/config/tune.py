@@ -7,39 +7,51 @@
         algorithm.lr: {log_uniform: [0.01, 1]}
         algorithm.local_steps: {log_integer: [1, 50]}
         privacy.clip: {log_uniform: [0.03, 1]}
-        rounds: {choice: [5, 10, 20]}
+        rounds: {log_integer: [5, 100], fixed: true}     # a fixed range is not widened
         algorithm.server_lr: {log_uniform: [0.01, 1], algorithms: [fedadam]}      # of these only
-      budget: 25                             # settings tried for each combination
       metric: auroc                          # the measure that chooses ...
       split: selection                       # ... on samples that no run trains or tests on
+      budget: 96                             # settings that every search tries first
+      repeats: [1, 4, 16]                    # seeds of all settings, of the best third, of the finalists
+      halving: 3                             # a third
+      finalists: 4                           # of every budget
+      seed: 0                                # another one makes an independent search
+      once_for: [compression.beta]           # values of compression that share a search
+
+One search is made for a method on a federation over all privacy budgets, by a surface that is fitted to all of its
+runs (`harness.executors.tuning.rungs`). With ``sampler: latin``, or a sampler of Optuna as ``TPESampler``, every
+budget has a search of its own, and the best mean is chosen (`harness.executors.tuning.halving`)::
+
+    tune:
+      sampler: latin
+      budget: 25                             # settings tried
       seeds: [100, 101]                      # of the search, other than those reported
       halving: 3                             # after each seed, one setting in three is tried with the next
-      once_for: [compression.beta]           # values of compression that share a search
-      sampler: latin                         # or one of Optuna's, as TPESampler
-      batch: 8                               # settings that such a sampler proposes at a time
-
-Settings are the points of a Latin hypercube that fills pairs of ranges evenly, the same for all combinations. Its
-first coordinates are for the step sizes of an algorithm, in their order, whatever their names.
+      batch: 8                               # settings that a sampler of Optuna proposes at a time
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.config.ranges import TUNED, Range, read_ranges
 from harness.config.settings import construct
 from harness.config.yaml import mapping, shown
+from harness.core import rng
 from harness.core.registry import UserError, unknown
 from harness.metrics import ELSEWHERE
 
 SPLIT = "selection"
 SHARED = "compression"  # the section whose values may share a search
+SURFACE: Final = "surface"  # samplers
 LATIN = "latin"
+FIRST_SEED, SEEDS = 10**6, 10**8  # of searches by a surface: the first, and how many there are
 MOST = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.
@@ -69,7 +81,7 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 @dataclass(frozen=True)
-class TuneSpec:
+class TuneSpec(ABC):
     """How settings are searched; the fields are those of the section."""
 
     settings: Annotated[dict[str, Range], BeforeValidator(partial(read_ranges, TUNED))] = field(
@@ -77,12 +89,8 @@ class TuneSpec:
     )
     metric: Annotated[str, AfterValidator(_metric)] = "accuracy"
     split: str = SPLIT
-    budget: Count = 25
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (100, 101)
     halving: Count = 3
     once_for: tuple[Annotated[str, AfterValidator(_free)], ...] = ()
-    sampler: str = LATIN
-    batch: Count = 8
 
     def __post_init__(self) -> None:
         if not self.settings:
@@ -98,13 +106,75 @@ class TuneSpec:
                 f"tune.split: settings are chosen on {SPLIT} samples, which no run trains or tests on; given "
                 f"{shown(self.split)}"
             )
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"tune.seeds: a seed is given twice in {list(self.seeds)}")
 
     @property
     def measure(self) -> str:
         """The measure that chooses, as evaluations name it."""
         return f"{SPLIT}_{self.metric}"
+
+    @abstractmethod
+    def sizes(self) -> list[int]:
+        """Return how many runs each stage of a search takes, for one budget."""
+
+    @abstractmethod
+    def seeds_of(self, algorithm: str) -> tuple[int, ...]:
+        """Return the seeds of the searches of an algorithm."""
+
+    def stored(self) -> dict[str, Any]:
+        """Return the section as ``suite.json`` keeps it."""
+        ranges = {path: over.stored() for path, over in self.settings.items()}
+        rest = {name: value for name, value in vars(self).items() if name not in ("settings", "split")}
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in rest.items()}
+        return {**lists, "settings": ranges}
+
+    def takes(self, path: str, algorithm: str) -> bool:
+        """Return whether an algorithm that has a setting searches it."""
+        return algorithm in (self.settings[path].algorithms or (algorithm,))
+
+
+@dataclass(frozen=True)
+class SurfaceTune(TuneSpec):
+    """A search by a surface over settings and budgets, in three rungs."""
+
+    sampler: Literal["surface"] = SURFACE
+    budget: Count = 96
+    repeats: tuple[Count, Count, Count] = (1, 4, 16)
+    finalists: Count = 4
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if list(self.repeats) != sorted(self.repeats):
+            raise UserError(
+                "tune.repeats: seeds of all settings, of the best of them, and of the finalists, none fewer than "
+                f"before; given {list(self.repeats)}"
+            )
+
+    def sizes(self) -> list[int]:
+        """Return how many runs the rungs take for one budget, if its best settings are those of no other."""
+        first, second, third = self.repeats
+        better = math.ceil(self.budget / self.halving)
+        return [self.budget * first, better * (second - first), self.finalists * (third - second)]
+
+    def seeds_of(self, algorithm: str) -> tuple[int, ...]:
+        """Return the seeds of the searches of an algorithm: its own, so that two names of one method differ."""
+        keys = (rng.key(self.seed, "tune", algorithm, number) for number in range(self.repeats[-1]))
+        return tuple(FIRST_SEED + key % SEEDS for key in keys)
+
+
+@dataclass(frozen=True)
+class HalvingTune(TuneSpec):
+    """A search by successive halving over seeds, for every budget apart."""
+
+    sampler: str = LATIN
+    budget: Count = 25
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (100, 101)
+    batch: Count = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"tune.seeds: a seed is given twice in {list(self.seeds)}")
 
     def sizes(self) -> list[int]:
         """Return the number of settings tried with each seed."""
@@ -113,15 +183,9 @@ class TuneSpec:
             sizes.append(math.ceil(sizes[-1] / self.halving))
         return sizes
 
-    def stored(self) -> dict[str, Any]:
-        """Return the section as ``suite.json`` keeps it."""
-        rest = {name: value for name, value in vars(self).items() if name not in ("settings", "split")}
-        ranges = {path: over.stored() for path, over in self.settings.items()}
-        return {**rest, "settings": ranges, "seeds": list(self.seeds), "once_for": list(self.once_for)}
-
-    def takes(self, path: str, algorithm: str) -> bool:
-        """Return whether an algorithm that has a setting searches it."""
-        return algorithm in (self.settings[path].algorithms or (algorithm,))
+    def seeds_of(self, algorithm: str) -> tuple[int, ...]:
+        """Return the seeds, which are those of every algorithm."""
+        return self.seeds
 
 
 def read_tune(given: Any) -> TuneSpec | None:
@@ -132,7 +196,12 @@ def read_tune(given: Any) -> TuneSpec | None:
     UserError
         If a field is unknown or a value has another form than shown above.
     """
-    return None if given is None else construct("tune", TuneSpec, mapping("tune", given))
+    if given is None:
+        return None
+    fields = mapping("tune", given)
+    if fields.get("sampler", SURFACE) == SURFACE:
+        return construct("tune", SurfaceTune, fields)
+    return construct("tune", HalvingTune, fields)
 
 
 def is_tunable(path: str) -> bool:

@@ -292,8 +292,17 @@ class Trial(Shape):
     """One setting of a search."""
 
     settings: dict[str, Any] = Field(default_factory=dict)
+    seeds: list[Whole] = Field(default_factory=list)
     values: Annotated[list[Number | None], Field(min_length=1)]
     tests: Annotated[list[Number | None], Field(min_length=1)]
+
+
+class Finalist(Shape):
+    """A setting that a search could have chosen as well."""
+
+    trial: Whole
+    share: Number
+    metrics: dict[Name, dict[Name, Number]] = Field(default_factory=dict)
 
 
 class Search(Shape):
@@ -302,12 +311,15 @@ class Search(Shape):
     paths: list[Name]
     trials: list[Trial]
     chosen: Whole | None
+    finalists: list[Finalist] = Field(default_factory=list)
     epsilon: Epsilon
     distribution: Name | None = None
 
     @model_validator(mode="after")
     def _chosen_is_there(self) -> Search:
-        if self.chosen is not None and self.chosen >= len(self.trials):
+        named = [finalist.trial for finalist in self.finalists]
+        named += [] if self.chosen is None else [self.chosen]
+        if any(number >= len(self.trials) for number in named):
             raise ValueError("the chosen trial is missing")
         return self
 
@@ -316,7 +328,7 @@ class Tune(Shape):
     """How settings were searched."""
 
     metric: Name
-    seeds: list[int]
+    seeds: list[int] = Field(default_factory=list)
 
 
 class Tuning(Shape):

@@ -40,6 +40,7 @@ TUNED = {
             "privacy.clip": {"log_uniform": [0.1, 1]},
             "rounds": {"choice": [1, 8]},
         },
+        "sampler": "latin",
         "budget": 5,
         "metric": "auroc",
         "seeds": [100, 101],

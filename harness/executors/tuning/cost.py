@@ -8,7 +8,7 @@ import math
 from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.searches import Search
-from harness.config.tune import TuneSpec
+from harness.config.tune import HalvingTune, TuneSpec
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.build import data_key, prepare
@@ -21,16 +21,21 @@ MOST_HISTORIES = 50  # of units whose releases are compared order by order; of m
 
 
 def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | None:
-    """Return the cost of a search and of a run with what it has chosen; None without privacy."""
+    """Return the cost of a search and of a run with what it has chosen; None where it is not known.
+
+    Of independent runs that choose by figures alone, as those of a Latin hypercube do, were their settings drawn at
+    random (`privacy.selection_epsilon`). Runs that share draws are not independent, and the runs of a surface are
+    chosen by those before.
+    """
+    privacy = search.run.privacy
+    if privacy is None or privacy.draws != "own" or not isinstance(tune, HalvingTune):
+        return None
     specs = []
     for trial in search.trials:
         try:
             specs.append(search.spec(trial.settings, tune.seeds[0]))
         except Incompatible:
             continue
-    privacy = specs[0].privacy
-    if privacy is None or privacy.draws == "shared":  # only runs with draws of their own are independent
-        return None
     events = [event for each in {_kind(spec): spec for spec in specs}.values() for event in releases.of(each)]
     if not any(events):  # nothing is released
         return None

@@ -1,22 +1,21 @@
-"""The search for settings: successive halving over seeds, all searches of a suite side by side.
-
-With the first seed every setting is tried, with each further one the best share of those left (Jamieson and
-Talwalkar 2016, https://arxiv.org/abs/1502.07943, with seeds in place of training time).
-"""
+"""The search for settings of all combinations of a suite, side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from harness.config.run import RunSpec
-from harness.config.searches import Search, Trial
-from harness.config.tune import LATIN, TuneSpec
+from harness.config.searches import Search, families
+from harness.config.tune import HalvingTune, SurfaceTune, TuneSpec
 from harness.core.registry import Incompatible, UserError
+from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of
-from harness.executors.tuning.samplers import sampler_of
+from harness.executors.tuning.halving import halve
+from harness.executors.tuning.rungs import climb
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
@@ -26,7 +25,7 @@ Start = Callable[[Sequence[RunSpec]], None]
 
 
 def tune_all(searches: Sequence[Search], tune: TuneSpec, store: Store, start: Start) -> None:
-    """Carry out searches; their trials are then complete.
+    """Carry out searches; their trials are then complete, and their best is known.
 
     Parameters
     ----------
@@ -40,20 +39,12 @@ def tune_all(searches: Sequence[Search], tune: TuneSpec, store: Store, start: St
         Carries out runs, those that are done already excepted.
     """
     check_measured(searches, tune)
-    samplers = [sampler_of(search, tune, number) for number, search in enumerate(searches)]
-    batch = tune.budget if tune.sampler == LATIN else tune.batch
-    for begun in range(0, tune.budget, batch):
-        asked = []
-        for search, sampler in zip(searches, samplers, strict=True):
-            own = [Trial(settings) for settings in sampler.ask(min(batch, tune.budget - begun))]
-            search.trials += own
-            asked.append((search, own))
-        _carry_out(asked, tune, tune.seeds[0], store, start)
-        for sampler, (_, own) in zip(samplers, asked, strict=True):
-            sampler.tell(own)
-    for seed, size in zip(tune.seeds[1:], tune.sizes()[1:], strict=True):
-        left = [(search, search.order(tune.measure)[:size]) for search in searches]
-        _carry_out(left, tune, seed, store, start)
+    carry_out = partial(_carry_out, tune, store, start)
+    if isinstance(tune, SurfaceTune):
+        climb(families(searches), tune, carry_out)
+    else:
+        assert isinstance(tune, HalvingTune)
+        halve(searches, tune, carry_out)
 
 
 def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
@@ -67,7 +58,9 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         if key in seen:
             continue
         seen.add(key)
-        run = Simulation.from_setup(calibrated(prepare(spec.model_copy(update={"seed": tune.seeds[0]}))))
+        run = Simulation.from_setup(
+            calibrated(prepare(spec.model_copy(update={"seed": tune.seeds_of(search.algorithm)[0]})))
+        )
         if run.evaluate().metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
@@ -80,28 +73,26 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
             )
 
 
-def _carry_out(
-    trials: Sequence[tuple[Search, Sequence[Trial]]], tune: TuneSpec, seed: int, store: Store, start: Start
-) -> None:
-    """Run trials with a seed, and add its figure to each."""
-    wanted: list[tuple[Trial, str | None]] = []
+def _carry_out(tune: TuneSpec, store: Store, start: Start, attempts: Sequence[Attempt]) -> None:
+    """Carry out runs, and add the figures of each to its trial."""
+    ids: list[str | None] = []
     runs: dict[str, RunSpec] = {}
-    for search, own in trials:
-        for trial in own:
-            try:
-                spec = search.spec(trial.settings, seed)
-            except Incompatible:
-                wanted.append((trial, None))
-                continue
-            id = identify(spec)
-            runs[id] = spec
-            wanted.append((trial, id))
+    for search, trial, seed, paired in attempts:
+        try:
+            spec = search.spec(trial.settings, seed, paired=paired)
+        except Incompatible:
+            ids.append(None)
+            continue
+        id = identify(spec)
+        runs[id] = spec
+        ids.append(id)
     start(list(runs.values()))
     ends = {id: _metrics(store, id) for id in runs}
-    for trial, known in wanted:
+    for attempt, known in zip(attempts, ids, strict=True):
         metrics = ends.get(known or "", {})
-        trial.values.append(metrics.get(tune.measure))
-        trial.tests.append(metrics.get(tune.metric))
+        attempt.trial.seeds.append(attempt.seed)
+        attempt.trial.values.append(metrics.get(tune.measure))
+        attempt.trial.tests.append(metrics.get(tune.metric))
 
 
 def _metrics(store: Store, id: str) -> Mapping[str, float]:
@@ -120,13 +111,13 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     """
     releases, found = Releases(), []
     for search in searches:
-        order = search.order(tune.measure)
-        cost = cost_of(search, tune, releases) if order else None
+        cost = cost_of(search, tune, releases) if search.best is not None else None
         found.append(
             {
                 "paths": list(search.paths),
                 "trials": [asdict(trial) for trial in search.trials],
-                "chosen": search.trials.index(order[0]) if order else None,
+                "chosen": search.best,
+                **({"finalists": [asdict(one) for one in search.finalists]} if search.finalists else {}),
                 "epsilon": None if cost is None else "inf" if math.isinf(cost.epsilon) else cost.epsilon,
                 "distribution": None if cost is None else cost.distribution,
             }

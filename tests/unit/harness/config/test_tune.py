@@ -6,10 +6,11 @@ from statistics import correlation, pstdev
 
 import pytest
 
-from harness.config.searches import Search, Trial, points, runs_of, searches
+from harness.config.searches import Search, Trial, families, points, runs_of, searches
 from harness.config.suite import make_suite
 from harness.config.tune import read_tune
 from harness.core.registry import UserError
+from harness.executors.tuning.halving import in_order
 
 LR = {"algorithm.lr": {"log_uniform": [0.01, 1]}}
 BASE = {
@@ -22,6 +23,7 @@ BASE = {
 
 def suite(tune, sweep=None, base=None, **parts):
     sweep = {"algorithm": ["fedavg", "local"], "seed": [0, 1]} | (sweep or {})
+    tune = {"sampler": "latin"} | tune
     return make_suite({"base": BASE | (base or {}), "sweep": sweep, "tune": tune} | parts)
 
 
@@ -153,7 +155,8 @@ def test_a_profile_may_search_less():
 
 
 def tried(settings, budget, *paths):
-    return points(read_tune({"settings": settings, "budget": budget}), paths or tuple(settings))
+    tune = read_tune({"sampler": "latin", "settings": settings, "budget": budget})
+    return points(tune, paths or tuple(settings))
 
 
 @pytest.mark.slow
@@ -209,13 +212,54 @@ def test_settings_are_distinct_even_if_ranges_hold_few():
 
 def test_the_best_is_the_one_tried_most_and_best_on_average():
     trials = [
-        Trial({"n": 0}, [0.9]),
-        Trial({"n": 1}, [0.8, 0.7]),
-        Trial({"n": 2}, [0.7, 0.9]),
-        Trial({"n": 3}, [0.95, None]),
-        Trial({"n": 4}, [None]),
+        Trial({"n": 0}, [100], [0.9]),
+        Trial({"n": 1}, [100, 101], [0.8, 0.7]),
+        Trial({"n": 2}, [100, 101], [0.7, 0.9]),
+        Trial({"n": 3}, [100, 101], [0.95, None]),
+        Trial({"n": 4}, [100], [None]),
     ]
     search = Search([], (), trials)
-    assert [trial.settings["n"] for trial in search.order("selection_accuracy")] == [2, 1, 3, 0]
-    assert [trial.settings["n"] for trial in search.order("selection_loss")] == [1, 2, 0, 3]
-    assert Search([], (), trials[4:]).order("selection_accuracy") == []
+    assert in_order(search, "selection_accuracy") == [2, 1, 3, 0]
+    assert in_order(search, "selection_loss") == [1, 2, 0, 3]
+    assert in_order(Search([], (), trials[4:]), "selection_accuracy") == []
+
+
+def test_a_search_by_a_surface_says_how_many_runs_it_takes():
+    tune = read_tune({"settings": LR, "budget": 60, "repeats": [2, 4, 12], "finalists": 5})
+    assert tune.sampler == "surface" and tune.sizes() == [120, 20 * 2, 5 * 8]
+    with pytest.raises(UserError, match=r"tune\.repeats: .* none fewer than before; given \[2, 1, 12\]"):
+        read_tune({"settings": LR, "repeats": [2, 1, 12]})
+    with pytest.raises(UserError, match=r"seeds"):
+        read_tune({"settings": LR, "seeds": [100]})
+
+
+def test_searches_by_a_surface_have_seeds_of_their_own():
+    """Two names of one method would otherwise find the same, and their difference would measure nothing."""
+    tune, other = (read_tune({"settings": LR, "seed": seed}) for seed in (0, 1))
+    seeds = [*tune.seeds_of("fedavg"), *tune.seeds_of("fednova"), *other.seeds_of("fedavg")]
+    assert len(set(seeds)) == 3 * 16 and min(seeds) >= 10**6
+    assert tune.seeds_of("fedavg") == tune.seeds_of("fedavg")
+
+
+def test_budgets_are_one_family_and_other_privacy_is_another():
+    budgets = [{"placement": "central", "clip": 1, "epsilon": epsilon} for epsilon in (2, 8)]
+    privacies = [None, *budgets, {"placement": "local", "clip": 1, "epsilon": 8}]
+    privacies.append({"placement": "central", "clip": 1, "noise_multiplier": 2})
+    made = suite({"settings": LR}, sweep={"algorithm": ["fedavg"], "privacy": privacies})
+    assert [family.budgets for family in families(searches(made.cells, made.tune))] == [
+        (math.inf,),
+        (8.0, 2.0),
+        (8.0,),
+        (2.0,),
+    ]
+
+
+def test_runs_of_a_search_by_a_surface_are_paired():
+    made = suite(
+        {"settings": LR},
+        sweep={"algorithm": ["fedavg"], "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 2}]},
+    )
+    plain, private = searches(made.cells, made.tune)
+    assert private.spec({"algorithm.lr": 0.1}, 7, paired=True).privacy.draws == "paired"
+    assert private.spec({"algorithm.lr": 0.1}, 7).privacy.draws == "own"
+    assert plain.spec({"algorithm.lr": 0.1}, 7, paired=True).privacy is None

@@ -1,0 +1,234 @@
+"""The search by a surface, in three rungs, for all privacy budgets of a method on a federation together.
+
+1. Every setting, points of a scrambled Sobol sequence, is tried with a seed.
+2. The best third at each budget, by the mean of the surface and its deviation, is tried with further seeds.
+3. The finalists of each budget, by the mean of the surface, are tried with more; the surface that includes them
+   decides.
+
+Whatever is tried is tried at all budgets, with the same noise in their scale, so that what wins at a small budget
+competes at the larger ones. A range at whose end a chosen setting lies is widened, and the rungs are climbed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.config.ranges import Range
+from harness.config.searches import Family, Finalist, Trial
+from harness.config.tune import SurfaceTune
+from harness.core import rng
+from harness.core.registry import UserError
+from harness.executors.tuning.attempt import Attempt, Carry
+from harness.executors.tuning.surface import Surface
+from harness.metrics import better_is_higher
+
+WIDENINGS = 2  # of the ranges of a search, at most
+END = 0.1  # of a range: a setting in its first or last tenth lies at an end
+ADDED = 1 / 3  # of the length of a range, when it is widened
+RESAMPLED = 200  # searches, for what else could have been chosen
+RARE = 0.02  # share of resampled searches below which a setting is no finalist
+
+Interval = tuple[float, float]
+
+
+def climb(families: Sequence[Family], tune: SurfaceTune, carry_out: Carry) -> None:
+    """Carry out the searches of families side by side; their trials are then complete, and their best is known."""
+    left = [Climb(family, tune) for family in families]
+    for widening in range(WIDENINGS + 1):
+        for rung in (Climb.first, Climb.second, Climb.third):
+            carry_out([attempt for search in left for attempt in rung(search)])
+        for search in left:
+            search.choose()
+        left = [search for search in left if widening < WIDENINGS and search.widen()]
+
+
+@dataclass
+class Climb:
+    """A family on its way through the rungs.
+
+    Attributes
+    ----------
+    family, tune : Family, SurfaceTune
+        What is searched, and how.
+    ranges : dict
+        Setting -> its range, which may be wider by now than the section has it.
+    """
+
+    family: Family
+    tune: SurfaceTune
+    ranges: dict[str, Range] = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.family.searches[0]
+        self.ranges = {path: self.tune.settings[path] for path in first.paths}
+        self.seeds = self.tune.seeds_of(first.algorithm)
+        self._try(self._points({path: (0.0, 1.0) for path in self.ranges}, self.tune.budget))
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Those of the largest budget; those of the others have the same settings and seeds."""
+        return self.family.searches[0].trials
+
+    def first(self) -> Iterator[Attempt]:
+        """Yield the runs of the first rung; settings have different seeds, of those of the second."""
+        each, several, _ = self.tune.repeats
+        for number in range(len(self.trials)):
+            yield from self._attempts(number, [self.seeds[(number + k) % several] for k in range(each)])
+
+    def second(self) -> Iterator[Attempt]:
+        """Yield the runs of the second rung; none where nothing has a figure."""
+        if not self._measured():
+            return
+        surface = self._surface()
+        most = math.ceil(len(self.trials) / self.tune.halving)
+        promising = surface.mean + surface.deviation
+        for number in _best(promising, range(len(self.trials)), most):
+            yield from self._attempts(number, self.seeds[: self.tune.repeats[1]])
+
+    def third(self) -> Iterator[Attempt]:
+        """Yield the runs of the third rung; none where nothing has a figure."""
+        if not self._measured():
+            return
+        for number in _best(self._surface().mean, self._tried(self.tune.repeats[1]), self.tune.finalists):
+            yield from self._attempts(number, self.seeds)
+
+    def choose(self) -> None:
+        """Choose a setting for every budget that has figures, and find what else could have been chosen."""
+        measured = self._measured()
+        if not measured:
+            return
+        surface, finalists = self._surface(), self._tried(self.tune.repeats[2])
+        draws = rng.numpy_stream(self.tune.seed, "tune", "resampled", self.family.searches[0].algorithm)
+        resampled = surface.choices(finalists, RESAMPLED, draws)
+        for place, budget in enumerate(measured):
+            search = self.family.searches[budget]
+            search.best = max(finalists, key=lambda number: float(surface.mean[number, place]))
+            shares = {number: float(np.mean(resampled[:, place] == number)) for number in finalists}
+            search.finalists = [
+                Finalist(number, share)
+                for number, share in shares.items()
+                if share >= RARE or number == search.best
+            ]
+
+    def widen(self) -> bool:
+        """Widen ranges at whose end a chosen setting lies, and return whether there are new settings to try."""
+        slabs: dict[str, Interval] = {}
+        chosen = [search.trials[search.best] for search in self.family.searches if search.best is not None]
+        if not chosen:
+            return False
+        for path, over in list(self.ranges.items()):
+            if over.fixed or over.kind == "choice":
+                continue
+            shares = [over.coordinates(trial.settings[path])[0] for trial in chosen]
+            for upward in (False, True):
+                wider = self.ranges[path].widened(ADDED, upward=upward)
+                at_end = max(shares) > 1 - END if upward else min(shares) < END
+                if at_end and wider != self.ranges[path] and self._allows(path, wider):
+                    self.ranges[path] = wider
+                    slabs[path] = (1 / (1 + ADDED), 1.0) if upward else (0.0, ADDED / (1 + ADDED))
+        before = len(self.trials)
+        for path, slab in slabs.items():
+            within = {name: slab if name == path else (0.0, 1.0) for name in self.ranges}
+            self._try(self._points(within, math.ceil(self.tune.budget * ADDED)))
+        return len(self.trials) > before
+
+    def _try(self, points: Sequence[dict[str, Any]]) -> None:
+        """Add settings that have not been tried."""
+        known = {str(trial.settings) for trial in self.trials}
+        for settings in points:
+            if str(settings) not in known:
+                known.add(str(settings))
+                for search in self.family.searches:
+                    search.trials.append(Trial(settings))
+
+    def _points(self, within: Mapping[str, Interval], number: int) -> list[dict[str, Any]]:
+        """Return settings in shares of their ranges."""
+        from scipy.stats import qmc  # slow to import
+
+        if not within:
+            return [{}]
+        draws = rng.numpy_stream(
+            self.tune.seed, "tune", "points", self.family.searches[0].algorithm, len(self.trials)
+        )
+        low, high = np.array(list(within.values())).T
+        shares = (
+            low + (high - low) * qmc.Sobol(len(within), rng=draws).random_base2(number.bit_length())[:number]
+        )
+        return [
+            {path: self.ranges[path].at(float(share)) for path, share in zip(within, point, strict=True)}
+            for point in shares
+        ]
+
+    def _attempts(self, number: int, seeds: Sequence[int]) -> Iterator[Attempt]:
+        """Yield the runs of a setting with seeds that it has not been tried with, at all budgets."""
+        for search in self.family.searches:
+            trial = search.trials[number]
+            for seed in seeds:
+                if seed not in trial.seeds:
+                    yield Attempt(search, trial, seed, paired=True)
+
+    def _tried(self, seeds: int) -> list[int]:
+        """Return the numbers of the settings that have been tried with as many seeds."""
+        return [number for number, trial in enumerate(self.trials) if len(trial.seeds) >= seeds]
+
+    def _measured(self) -> list[int]:
+        """Return the numbers of the budgets at which something has a figure."""
+        return [
+            number
+            for number, search in enumerate(self.family.searches)
+            if any(value is not None for trial in search.trials for value in trial.values)
+        ]
+
+    def _surface(self) -> Surface:
+        """Fit the surface to all figures so far; what has none is as bad as the worst."""
+        higher = better_is_higher(self.tune.measure)
+        columns = []
+        for budget in self._measured():
+            trials = self.family.searches[budget].trials
+            figures = [[np.nan if value is None else value for value in trial.values] for trial in trials]
+            signed = [np.array(values) if higher else -np.array(values) for values in figures]
+            worst = min(np.nanmin(values) for values in signed if not np.isnan(values).all())
+            columns.append([np.nan_to_num(values, nan=worst) for values in signed])
+        budgets = np.array([self.family.budgets[number] for number in self._measured()])
+        return Surface(
+            np.array([self._coordinates(trial) for trial in self.trials]),
+            _spread(budgets),
+            [np.stack(rows, axis=1) for rows in zip(*columns, strict=True)],
+        )
+
+    def _coordinates(self, trial: Trial) -> list[float]:
+        """Return where a setting lies in the ranges that the section names."""
+        values = ((self.tune.settings[path], value) for path, value in trial.settings.items())
+        return [place for over, value in values for place in over.coordinates(value)]
+
+    def _allows(self, path: str, over: Range) -> bool:
+        """Whether the ends of a range are settings of a run."""
+        settings = dict(self.trials[0].settings)
+        try:
+            for value in over.bounds:
+                self.family.searches[0].spec({**settings, path: value}, self.seeds[0])
+        except UserError:
+            return False
+        return True
+
+
+def _best(scores: np.ndarray, among: Sequence[int], most: int) -> list[int]:
+    """Return the numbers of the settings with the highest scores at some budget, of which each has as many."""
+    chosen: dict[int, None] = {}
+    for column in scores.T:
+        chosen |= dict.fromkeys(sorted(among, key=lambda number: -float(column[number]))[:most])
+    return list(chosen)
+
+
+def _spread(budgets: np.ndarray) -> np.ndarray:
+    """Return coordinates of budgets: their logarithms, from 0 to 1."""
+    if len(budgets) < 2:
+        return np.zeros(len(budgets))
+    logs = np.log(budgets)
+    spread: np.ndarray = (logs - logs.min()) / (logs.max() - logs.min())
+    return spread

@@ -1,0 +1,140 @@
+"""A surface over settings: what a search believes of the settings that it has tried.
+
+A Gaussian process over the coordinates of settings and of budgets, fitted by scikit-learn to the mean figure of
+every setting at every budget. Every setting has a part of its own beside the smooth part: a mean of many quiet runs
+decides by itself, a mean of few noisy ones hardly does. The variance of a mean is known from its seeds, drawn
+towards the median of its budget.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+PRIOR_SEEDS = 4  # as many seeds does the median variance of a budget count for
+LOWEST = (
+    0.3  # quantile of the means below which they are taken for it: how bad bad settings are does not matter
+)
+LENGTHS = (0.05, 20.0)  # of the smooth part, where ranges have length 1
+SINGLE = 1e-3  # length within which settings are one and the same
+LEAST_NOISE = 1e-6  # variance of a mean, where the means have variance 1
+
+
+class Surface:
+    """The posterior of the mean figure of every setting at every budget.
+
+    Parameters
+    ----------
+    coordinates : ndarray
+        Of the settings, ``(S, d)``.
+    budgets : ndarray
+        Coordinates of the budgets, ``(B,)``.
+    figures : sequence of ndarray
+        Of each setting one row a seed, ``(n, B)``; larger ones are better.
+
+    Attributes
+    ----------
+    mean, deviation : ndarray
+        ``(S, B)``.
+    """
+
+    def __init__(self, coordinates: Array, budgets: Array, figures: Sequence[Array]) -> None:
+        self._figures = figures
+        means = np.array([rows.mean(0) for rows in figures])
+        self._floor = np.quantile(means, LOWEST, axis=0)
+        means = np.maximum(means, self._floor)
+        self._center, self._scale = means.mean(), max(float(means.std()), 1e-9)
+        points = np.hstack([np.repeat(coordinates, len(budgets), 0), np.tile(budgets, len(means))[:, None]])
+        kernel, noise = _fitted(points, (means - self._center) / self._scale, _noise(figures, self._scale))
+        self._covariance, self._noise = kernel(points).reshape(2 * means.shape), noise
+        self.mean, self.deviation = self._posterior(np.arange(len(means)), means)
+
+    def choices(self, candidates: Sequence[int], number: int, generator: np.random.Generator) -> Array:
+        """Return which candidate is the best of each budget in resampled searches.
+
+        A resampled search has settings drawn from those tried, with replacement, and of each setting seeds drawn
+        from those tried. The lengths of its surface are not fitted anew. Candidates that it lacks are not chosen,
+        unless it lacks all of them.
+
+        Parameters
+        ----------
+        candidates : sequence of int
+            Numbers of the settings that may be chosen.
+        number : int
+            How many searches.
+        generator : Generator
+            Of the draws.
+
+        Returns
+        -------
+        ndarray
+            Numbers of settings, ``(number, B)``.
+        """
+        chosen: list[Array] = []
+        total = len(self._figures)
+        while len(chosen) < number:
+            settings = np.unique(generator.integers(total, size=total))
+            there = np.isin(settings, candidates)
+            if not there.any():
+                continue
+            drawn = [self._figures[n] for n in settings]
+            drawn = [rows[generator.integers(len(rows), size=len(rows))] for rows in drawn]
+            means = np.maximum([rows.mean(0) for rows in drawn], self._floor)
+            mean, _ = self._posterior(settings, means)
+            chosen.append(settings[there][mean[there].argmax(0)])
+        return np.array(chosen)
+
+    def _posterior(self, settings: Array, means: Array) -> tuple[Array, Array]:
+        """Return means and deviations of some settings, given the mean figures of these alone."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        size = means.size
+        covariance = self._covariance[settings][:, :, settings].reshape(size, size)
+        factor = cho_factor(covariance + np.diag(self._noise[settings].ravel()), lower=True)
+        mean = covariance @ cho_solve(factor, ((means - self._center) / self._scale).ravel())
+        explained = (covariance * cho_solve(factor, covariance)).sum(0)
+        deviation = np.sqrt(np.maximum(np.diag(covariance) - explained, 0))
+        return (
+            mean.reshape(means.shape) * self._scale + self._center,
+            deviation.reshape(means.shape) * self._scale,
+        )
+
+
+def _fitted(points: Array, means: Array, noise: Array | None) -> tuple[Any, Array]:
+    """Return the kernel with the lengths that make means likely, and the variances of their noise.
+
+    Where no setting has several seeds the noise is fitted as well, the same everywhere.
+    """
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    smooth = ConstantKernel(1.0, (1e-2, 1e2)) * RBF([0.5] * points.shape[1], LENGTHS)
+    if noise is None:
+        process = GaussianProcessRegressor(smooth + WhiteKernel(0.1), alpha=LEAST_NOISE)
+    else:
+        single = ConstantKernel(0.05, (1e-5, 1.0)) * RBF(SINGLE, "fixed")
+        process = GaussianProcessRegressor(smooth + single, alpha=noise.ravel())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of lengths at their bounds: a coordinate that does not matter
+        process.fit(points, means.ravel())
+    if noise is not None:
+        return process.kernel_, noise
+    return process.kernel_.k1, np.full(means.shape, process.kernel_.k2.noise_level)
+
+
+def _noise(figures: Sequence[Array], scale: float) -> Array | None:
+    """Return the variance of each mean, ``(S, B)``, in units of ``scale``; None if no setting has several seeds."""
+    counts = np.array([len(rows) for rows in figures])[:, None]
+    squares = np.array([((rows - rows.mean(0)) ** 2).sum(0) for rows in figures])
+    several = counts[:, 0] > 1
+    if not several.any():
+        return None
+    usual = np.median(squares[several] / (counts[several] - 1), axis=0)
+    variances = (PRIOR_SEEDS * usual + squares) / (PRIOR_SEEDS + counts - 1) / counts
+    noise: Array = np.maximum(variances / scale**2, LEAST_NOISE)
+    return noise

@@ -1,0 +1,154 @@
+"""The search by a surface: its posterior, its rungs, and what else it could have chosen; without real runs."""
+
+import math
+import zlib
+
+import numpy as np
+import pytest
+
+from harness.config.searches import families, searches
+from harness.config.suite import make_suite
+from harness.executors.tuning.rungs import climb
+from harness.executors.tuning.surface import Surface
+
+BUDGETS = (8.0, 2.0, 1.0)
+NOISE = {8.0: 0.01, 2.0: 0.04, 1.0: 0.08, math.inf: 0.001}
+
+
+def truth(settings, budget):
+    """The best step size falls with the budget, and so does the best figure; long runs are bad at small ones."""
+    best = 0.5 if budget == math.inf else 0.5 * min(budget / 8, 1.0) ** 0.5
+    far = math.log(settings["algorithm.lr"] / best) ** 2 / 8
+    long = 0.0 if budget == math.inf else 0.05 * math.log(settings["rounds"] / 5) ** 2 / budget
+    return 0.9 - 0.2 / (budget + 1) - 0.3 * (1 - math.exp(-far)) - long
+
+
+def family(budgets=BUDGETS, **tune):
+    settings = {
+        "algorithm.lr": {"log_uniform": [0.01, 3]},
+        "rounds": {"log_integer": [2, 100], "fixed": True},
+    }
+    privacy = [{"placement": "central", "clip": 1, "epsilon": budget} for budget in budgets] or [None]
+    content = {
+        "base": {
+            "data": "breast-cancer",
+            "partition": {"kind": "iid", "clients": 3, "selection": 0.2},
+            "model": "logistic",
+        },
+        "sweep": {"algorithm": ["fedavg"], "privacy": privacy},
+        "tune": {"settings": settings, **tune},
+    }
+    made = make_suite(content)
+    return families(searches(made.cells, made.tune)), made.tune
+
+
+class Answers:
+    """Answers attempts by the truth and noise that settings and budgets share, as paired runs do."""
+
+    def __init__(self, figure=truth):
+        self.figure, self.asked = figure, []
+
+    def __call__(self, attempts):
+        assert len({(id(a.search), str(a.trial.settings), a.seed) for a in attempts}) == len(attempts)
+        for search, trial, seed, paired in attempts:
+            assert paired
+            privacy = search.run.privacy
+            budget = math.inf if privacy is None else privacy.epsilon
+            self.asked.append((budget, str(trial.settings), seed))
+            drawn = np.random.default_rng([seed, zlib.crc32(str(trial.settings).encode())]).standard_normal()
+            value = self.figure(trial.settings, budget)
+            trial.seeds.append(seed)
+            trial.values.append(None if value is None else value + NOISE[budget] * drawn)
+            trial.tests.append(value)
+
+
+def searched(figure=truth, **options):
+    (found,), tune = family(**options)
+    answers = Answers(figure)
+    climb([found], tune, answers)
+    return found, answers
+
+
+def chosen(search):
+    return search.trials[search.best].settings
+
+
+def test_quiet_means_decide_by_themselves_and_noisy_ones_by_their_neighbors():
+    """One setting in twenty stands out by luck of one seed, or by merit of twenty."""
+    coordinates, draws = np.linspace(0, 1, 20)[:, None], np.random.default_rng(0)
+    smooth = -((coordinates[:, 0] - 0.5) ** 2)
+    for seeds, noise, merit in ((1, 0.1, 0.25), (20, 0.02, 0.25)):
+        figures = [value + noise * draws.standard_normal((3, 1)) for value in smooth]
+        figures[2] = smooth[2] + merit + noise * draws.standard_normal((seeds, 1))
+        surface = Surface(coordinates, np.zeros(1), figures)
+        assert (surface.mean[:, 0].argmax() == 2) == (seeds == 20), (seeds, surface.mean[:, 0])
+
+
+def test_settings_are_near_the_best_at_every_budget_and_monotone():
+    found, answers = searched()
+    assert found.budgets == BUDGETS
+    best = {
+        budget: max(truth(trial.settings, budget) for trial in found.searches[0].trials) for budget in BUDGETS
+    }
+    figures = [truth(chosen(search), budget) for search, budget in zip(found.searches, BUDGETS, strict=True)]
+    assert all(best[budget] - figure < 0.02 for budget, figure in zip(BUDGETS, figures, strict=True)), figures
+    assert figures == sorted(figures, reverse=True)
+    assert 400 < len(answers.asked) < 1400
+
+
+def test_a_search_follows_from_its_keys(monkeypatch):
+    """So an interrupted one takes the runs that it has made and goes on where it was."""
+    (one, first), (other, second) = searched(), searched()
+    assert first.asked == second.asked
+    assert [search.best for search in one.searches] == [search.best for search in other.searches]
+    assert [search.finalists for search in one.searches] == [search.finalists for search in other.searches]
+    _, third = searched(seed=1)
+    assert third.asked[0] != first.asked[0]
+
+
+def test_all_budgets_try_the_same_settings_with_the_same_seeds():
+    found, answers = searched()
+    assert len(answers.asked) == len(set(answers.asked))
+    tried = [[(trial.settings, trial.seeds) for trial in search.trials] for search in found.searches]
+    assert tried[0] == tried[1] == tried[2]
+    counts = {len(trial.seeds) for trial in found.searches[0].trials}
+    assert counts == {1, 4, 16}
+    assert len({trial.seeds[0] for trial in found.searches[0].trials}) == 4, "settings have different seeds"
+
+
+def test_what_is_chosen_has_all_seeds_and_stands_among_the_finalists():
+    found, _ = searched()
+    for search in found.searches:
+        assert len(search.trials[search.best].seeds) == 16
+        assert search.best in [finalist.trial for finalist in search.finalists]
+        assert sum(finalist.share for finalist in search.finalists) == pytest.approx(1, abs=0.1)
+
+
+def test_a_range_that_binds_is_widened():
+    def rising(settings, budget):
+        return 0.5 + 0.05 * math.log(settings["algorithm.lr"])
+
+    found, _ = searched(rising, budgets=())
+    (search,) = found.searches
+    assert chosen(search)["algorithm.lr"] > 6, "two thirds of a range above its end at 3"
+    assert max(trial.settings["rounds"] for trial in search.trials) <= 100, "which is fixed"
+    inside, _ = searched(budgets=())
+    assert max(trial.settings["algorithm.lr"] for trial in inside.searches[0].trials) <= 3
+
+
+def test_settings_without_a_figure_are_never_chosen():
+    def failing(settings, budget):
+        return None if settings["algorithm.lr"] > 0.1 else truth(settings, budget)
+
+    found, _ = searched(failing)
+    assert all(chosen(search)["algorithm.lr"] <= 0.1 for search in found.searches)
+    nothing, _ = searched(lambda settings, budget: None)
+    assert {search.best for search in nothing.searches} == {None}
+    half, _ = searched(lambda settings, budget: truth(settings, budget) if budget > 1 else None)
+    assert [search.best is None for search in half.searches] == [False, False, True]
+
+
+def test_lower_is_better_where_the_measure_says_so():
+    found, _ = searched(lambda settings, budget: -truth(settings, budget), metric="loss")
+    figures = [truth(chosen(search), budget) for search, budget in zip(found.searches, BUDGETS, strict=True)]
+    assert min(figures) > 0.65, figures
