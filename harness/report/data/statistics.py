@@ -101,7 +101,7 @@ def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
     if expand:
         reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
     mean = data.mean(-1)
-    draws = data @ _resamples(seeds).T
+    draws = data @ resamples(seeds).T
     draws.sort(-1)
     off = 1e-12 * np.abs(data).max(-1, keepdims=True)  # products round differently from means
     below = (draws < mean[:, None] - off).mean(-1)
@@ -127,7 +127,7 @@ def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
 
 
 @functools.cache
-def _resamples(seeds: int) -> Array:
+def resamples(seeds: int) -> Array:
     """Return the shares of every seed in every resample, ``(RESAMPLES, seeds)``."""
     drawn = rng.numpy_stream(0, "bootstrap", seeds).multinomial(seeds, [1 / seeds] * seeds, RESAMPLES)
     return drawn / seeds
