@@ -7,6 +7,7 @@ from typing import NamedTuple
 from privacy.own_mechanism import Noise
 
 SAMPLINGS = ("poisson", "poisson-replace", "without-replacement")
+SECRET = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 
 class Event(NamedTuple):

@@ -19,7 +19,6 @@ from harness.core.algorithm import ALGORITHMS, Meta
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
 from harness.core.settings.privacy import (
-    SECRET,
     USER_RECORDS,
     CentralPrivacy,
     GradientPrivacy,
@@ -31,6 +30,7 @@ from harness.core.settings.privacy import (
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from harness.problems.base import ProblemType
+from privacy.event import SECRET
 
 algorithms.load()
 

@@ -39,7 +39,6 @@ from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import (
-    SECRET,
     CentralPrivacy,
     GradientPrivacy,
     Privacy,
@@ -52,6 +51,7 @@ from harness.problems.base import ProblemType
 from harness.simulation.totals import DryRun
 from harness.storage.user_secret import salted
 from privacy.banded import MOST_ROUNDS
+from privacy.event import SECRET
 
 # Precision -> type of parameters and data, and the type that networks compute in if it differs.
 DTYPES = {

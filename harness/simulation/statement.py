@@ -11,9 +11,10 @@ from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import SECRET, DistributedPrivacy, Privacy, PrivacyTerms, UserPrivacy
+from harness.core.settings.privacy import DistributedPrivacy, Privacy, PrivacyTerms, UserPrivacy
 from harness.simulation.build import Setup
 from privacy import Ledger
+from privacy.event import SECRET
 from privacy.own_mechanism import MechanismError
 
 #: What a statement says where the runs of a seed have the same secret draws.

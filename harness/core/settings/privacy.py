@@ -28,6 +28,7 @@ from harness.core.registry import UserError, unknown
 from harness.core.settings.section import Section, plainly
 from privacy import AdaptiveClip, Factorization, joint_norm
 from privacy.discrete import MOST_BITS
+from privacy.event import SECRET
 from privacy.own_mechanism import MECHANISMS, Noise
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
@@ -38,7 +39,6 @@ Placement = Literal["local", "central", "distributed"]
 Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
 PublicSampling = Literal["fixed", "full"]
 USER_RECORDS = 8
-SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 OURS = ("independent", "banded")  # mechanisms
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
