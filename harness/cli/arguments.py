@@ -112,6 +112,11 @@ def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
     return key, parsed(f"[{text}]" if listed else text)
 
 
+def one_thread() -> None:
+    """Limit torch to one thread; more only on request, as threads that share a busy core are slow."""
+    torch.set_num_threads(1)
+
+
 def given_execution(given: argparse.Namespace) -> Execution:
     """Return the execution options, and set this process's torch threads."""
     for name in ("threads", "jobs"):

@@ -7,6 +7,7 @@ import sys
 
 import pandas as pd
 
+from harness.cli.arguments import one_thread
 from harness.cli.console import log
 from harness.core.registry import UserError, counted
 from harness.report.data.export import write_frame, write_tidy
@@ -15,6 +16,7 @@ from harness.simulation.saved_model import SavedModel
 
 def predict_command(given: argparse.Namespace) -> int:
     """Apply a saved model to a table, and write a row of predictions for each of its rows."""
+    one_thread()
     model = SavedModel.read(given.model)
     rows = model.rows(given.data, given.keep)
     predicted = model.predict(rows, given.client, fill=given.fill)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.arguments import given_execution, given_spec, given_suite
+from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
 from harness.cli.console import amount, figures, following, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
 from harness.config import builtin
@@ -205,6 +205,7 @@ def _suite_command(given: argparse.Namespace) -> str | None:
 
 def plan_command(given: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
+    one_thread()
     chosen = given_suite(given)
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]

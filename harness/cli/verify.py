@@ -60,8 +60,10 @@ def bounds(given: argparse.Namespace) -> None:
 
 def _replays(store: Store, given: argparse.Namespace) -> list[dict[str, object]]:
     """Repeat a sample of the finished runs, and say what came of each."""
+    from harness.cli.arguments import one_thread
     from harness.executors.replay import chosen, replay  # torch and all algorithms
 
+    one_thread()
     done = [folder.path.name for folder in store.run_folders() if folder.status == "done"]
     found = []
     for id in chosen(done, given.sample, given.seed):
