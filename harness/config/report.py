@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
-from harness.config.run import RunSpec
+from harness.config.recorded import RUN_FIELDS
 from harness.config.settings import construct
 from harness.config.system import System
 from harness.config.yaml import mapping, shown
@@ -87,8 +87,8 @@ def check_measure(what: str, name: str) -> None:
 
 def _setting(path: str) -> str:
     """Return the dotted name of a setting if it is in a section of a run."""
-    if path.split(".")[0] not in RunSpec.model_fields:
-        raise unknown("section of a run", path.split(".")[0], RunSpec.model_fields)
+    if path.split(".")[0] not in RUN_FIELDS:
+        raise unknown("section of a run", path.split(".")[0], RUN_FIELDS)
     return path
 
 

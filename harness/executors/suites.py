@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DataError
-from harness.config.recorded import run_id, versions
+from harness.config.recorded import check_current, run_id, versions
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
@@ -377,6 +377,7 @@ def in_suite(cell: Combination) -> dict[str, Any]:
     """
     parts = cell.parts
     spec = parts.model_dump(mode="json")
+    check_current(spec)
     searched = {} if cell.search is None else {"search": cell.search}
     code = versions(spec)
     content = {"id": None, "spec": spec, "reason": cell.reason, "versions": code, **searched}

@@ -82,15 +82,12 @@ def names() -> list[str]:
     return list(MODELS)
 
 
-def describe() -> list[dict[str, str]]:
-    """Return name, summary, inputs and default settings of every model."""
-    rows = []
-    for name in names():
-        make, inputs = MODELS[name]
-        settings = ", ".join(f"{key}={default!r}" for key, default in _settings(make)[1].items())
-        summary = (inspect.getdoc(make) or name).splitlines()[0]
-        rows.append({"name": name, "summary": summary, "inputs": inputs, "settings": settings})
-    return rows
+def describe(name: str) -> dict[str, str]:
+    """Return summary, inputs and default settings of a model."""
+    make, inputs = MODELS[name]
+    settings = ", ".join(f"{key}={default!r}" for key, default in _settings(make)[1].items())
+    summary = (inspect.getdoc(make) or name).splitlines()[0]
+    return {"summary": summary, "inputs": inputs, "settings": settings}
 
 
 def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
