@@ -12,6 +12,7 @@ import pandas as pd
 from datasets.errors import DataError
 from datasets.files import FORMATS
 from harness.config.code import NONE
+from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError, unknown
 from harness.executors.records import Unrepeatable, other_data, refuse_unrepeatable
@@ -22,7 +23,6 @@ from harness.report.data.leaderboard import leaderboard
 from harness.report.data.published import PublishedRow, figures, read_fields
 from harness.report.tables.write import csv_text
 from harness.simulation.build import data_digest, identify
-from harness.storage.store import Store
 
 TOLERANCE = 1e-6  # largest difference of figures that count as equal, as of golden rows
 #: What only runs with ``--diagnostics`` record under privacy.
@@ -101,7 +101,7 @@ def repeat_row(
         raise unknown("seed of the row", str(seed), map(str, row.seeds))
     specs = {one: _spec(row, one, data_path) for one in (row.seeds if seed is None else (seed,))}
     runs = {one: identify(spec) for one, spec in specs.items()}
-    store = Store(work.root).open()
+    store = results_folder(work.root).open()
     earlier = sum(store.folder(id).status == "done" for id in runs.values())
     codes = {one: row.codes.get(one, NONE) if spec.privacy else None for one, spec in specs.items()}
     for code in dict.fromkeys(codes.values()):

@@ -11,7 +11,7 @@ import pytest
 from harness.api.repeating import _reach
 from harness.cli.parser import main
 from harness.config import code
-from harness.config.recorded import run_id
+from harness.config.recorded import run_id, versions
 from harness.report.data.published import read_fields, read_row
 from harness.storage.cells import from_csv
 from tests.support.runs import given
@@ -72,9 +72,11 @@ REPEATABLE = [path for path in sorted(REFERENCE.glob("*/leaderboard.csv")) if ha
 
 
 def cheapest(path, private):
+    """The cheapest row that today's code has made, with privacy or without."""
     rows = [
         row for row in read_fields(path.read_text()) if bool(row["dp_unit"]) == private and row["seconds"]
     ]
+    rows = [row for row in rows if json.loads(row["versions"]) == versions(json.loads(row["spec"]))]
     return min(rows, key=lambda row: float(row["seconds"]) * int(row["seeds"]), default=None)
 
 
@@ -84,7 +86,7 @@ def cheapest(path, private):
 def test_the_cheapest_cells_of_a_reference_come_out_again(path, private, tmp_path, capsys):
     row = cheapest(path, private)
     if row is None:
-        pytest.skip("the suite has no such row")
+        pytest.skip("no such row, or of earlier versions of the code only")
     dear = float(row["seconds"]) * int(row["seeds"]) > SECONDS
     options = ["--seed", row["seed_list"].split()[0]] if dear else []
     ended, found = repeated(capsys, path, row["cell"], tmp_path, *options)
