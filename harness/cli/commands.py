@@ -66,7 +66,14 @@ class Command(NamedTuple):
 
 
 def _run(to: Parser) -> None:
+    to.set_defaults(jobs=1, executor=None, address=None)
     spec_options(to)
+    to.add_argument(
+        "--cell",
+        metavar="FILE.csv:ID",
+        help="make the runs of a leaderboard's row again, by its column cell, and compare the figures; --seed N "
+        "repeats one of its seeds",
+    )
     execution_options(to)
     to.add_argument(
         "--save-predictions", action="store_true", help="write predictions.csv beside the results"

@@ -84,7 +84,11 @@ EXPENDABLE = (
 
 
 def run_command(given: argparse.Namespace) -> int:
-    """Run one benchmark."""
+    """Run one benchmark, or the runs of a published row."""
+    if given.cell is not None:
+        from harness.cli.repeated import repeat  # reports are slow to import
+
+        return repeat(given, given_work(given))
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     fitted = fit(setup, execution)

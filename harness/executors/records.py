@@ -36,6 +36,32 @@ def repeatable(recorded: RunFolder) -> RunSpec:
         If the record contradicts itself.
     """
     spec, made = described(recorded)
+    refuse_unrepeatable(spec, made)
+    try:
+        checked = read_spec(spec)
+        now = identify(checked)
+    except (UserError, DataError, OSError) as error:
+        raise Unrepeatable(f"it cannot be prepared here: {error}") from None
+    if now != recorded.path.name:
+        raise other_data(checked)
+    return checked
+
+
+def refuse_unrepeatable(spec: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Refuse a recorded spec whose noise or code is not here.
+
+    Parameters
+    ----------
+    spec : Mapping
+        The spec, of which settings at their defaults may be left out.
+    made : Mapping
+        The versions of the code that made the run, see `harness.config.recorded.versions`.
+
+    Raises
+    ------
+    Unrepeatable
+        If the run cannot be computed again here.
+    """
     if (spec.get("privacy") or {}).get("secure_rng"):
         raise Unrepeatable(
             "its noise came from the system's entropy (privacy.secure_rng) and cannot be drawn again"
@@ -48,19 +74,13 @@ def repeatable(recorded: RunFolder) -> RunSpec:
         names = sorted(name for name in {*made, *here} if made.get(name) != here.get(name))
         shown = (f"{name} {made.get(name, 'none')}, here {here.get(name, 'none')}" for name in names)
         raise Unrepeatable(f"it was made by other versions: {'; '.join(shown)}")
-    try:
-        checked = read_spec(spec)
-        now = identify(checked)
-    except (UserError, DataError, OSError) as error:
-        raise Unrepeatable(f"it cannot be prepared here: {error}") from None
-    if now != recorded.path.name:
-        secret = (
-            " or, as it is strict, another user computed it"
-            if (spec.get("privacy") or {}).get("strict")
-            else ""
-        )
-        raise Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
-    return checked
+
+
+def other_data(spec: RunSpec) -> Unrepeatable:
+    """Return the error for a run whose data are not those that are here."""
+    strict = spec.privacy is not None and spec.privacy.strict
+    secret = " or, as it is strict, another user computed it" if strict else ""
+    return Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
 
 
 def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -170,7 +170,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFrame:
-    """Return the places where two runs differ, with both values and their `difference`, the largest first.
+    """Return the places where two runs or rows differ, with both values and their `difference`, the largest first.
 
     Diagnostics are rounded when they are recorded: of their difference counts what rounding does not explain, and
     at least `ROUNDED`.
@@ -187,7 +187,7 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
         }
     )
     sizes = pd.Series(map(difference, frame["recorded"], frame["repeated"]), dtype=float)
-    rounded = frame["place"].str.contains(" diagnostics ") & (sizes > 0)
+    rounded = frame["place"].str.contains(r"\bdiagnostics ") & (sizes > 0)
     frame["difference"] = sizes.where(~rounded, (sizes - ROUNDING).clip(lower=ROUNDED))
     return frame[frame["difference"] > 0].sort_values("difference", ascending=False, kind="stable")
 

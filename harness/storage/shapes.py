@@ -334,6 +334,23 @@ class Cell(Shape):
     digest: Name = ""
     versions: Versions = Field(default_factory=lambda: Versions())
     search: Whole | None = None
+    of: Whole | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _of_and_seed(self) -> Cell:
+        if (self.of is None) != (self.seed is None):
+            raise ValueError("a run of a spec has a seed")
+        return self
+
+
+class SharedSpec(Shape):
+    """Settings that runs of a suite share which differ in their seed alone."""
+
+    spec: Spec
+    digest: Name = ""
+    versions: Versions = Field(default_factory=lambda: Versions())
+    search: Whole | None = None
 
 
 class RefusedCell(Cell):
@@ -383,6 +400,7 @@ class SuiteRecord(Shape):
     profile: Name
     title: Name = ""
     report: ReportSettings = Field(default_factory=lambda: ReportSettings())
+    specs: list[SharedSpec] = Field(default_factory=list)
     cells: list[AnyCell]
     tuning: Tuning | None = None
     searches_for: Name | None = None
@@ -390,9 +408,11 @@ class SuiteRecord(Shape):
     @model_validator(mode="after")
     def _cells_fit(self) -> SuiteRecord:
         searches = len(self.tuning.searches) if self.tuning else 0
-        for cell in self.cells:
-            if cell.search is not None and cell.search >= searches:
-                raise ValueError("a search is missing")
+        made = [*(spec.search for spec in self.specs), *(cell.search for cell in self.cells)]
+        if any(number is not None and number >= searches for number in made):
+            raise ValueError("a search is missing")
+        if any(cell.of is not None and cell.of >= len(self.specs) for cell in self.cells):
+            raise ValueError("a spec is missing")
         return self
 
 

@@ -11,7 +11,7 @@
                   done.json        or failed.json; holds the checksums of the files above
                   claim            locked by the process that runs it
                   *.damaged        files of a damaged run, kept when it was begun again
-    DIR/<suite>/suite.json         runs of the suite, and skipped combinations
+    DIR/<suite>/suite.json         runs of the suite, and skipped combinations (`harness.storage.suite_file`)
         <suite>-tuning/suite.json  runs of the search for its settings
     DIR/claim                      locked by a merge into the folder
 
@@ -45,8 +45,7 @@ from harness.core.registry import UserError
 from harness.storage.contents import Contents, Named, contents, unchecked
 from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
-from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.shapes import SuiteRecord, shaped
+from harness.storage.suite_file import read_suite, write_suite
 
 __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
@@ -204,7 +203,7 @@ class Store:
         """Write the runs of a suite."""
         with writing(self.root / suite):
             make_own_folder(self.root, suite)
-        write_sealed(self.root / suite / "suite.json", content)
+        write_suite(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:
         """Return the report settings of a suite; empty if there are none."""
@@ -330,18 +329,3 @@ class Store:
             search=search,
             chosen=chosen,
         )
-
-
-def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a ``suite.json`` and return it with its seal.
-
-    Raises
-    ------
-    Damaged
-        If it is damaged or has not the shape of one, or its folder is a link.
-    """
-    if path.parent.is_symlink():
-        raise Damaged(path, "is in a folder that is a link")
-    content, seal = read_sealed(path, "suite", "profile", "cells")
-    shaped(path, SuiteRecord, content)
-    return content, seal

@@ -20,7 +20,7 @@ from harness.config.run import read_spec
 from harness.simulation import loop as loop
 from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
-from harness.storage.store import Busy, RunFolder, Store
+from harness.storage.store import Busy, RunFolder, Store, read_suite
 
 ROOT = Path(__file__).parents[2]
 SPEC = CANCER | {"rounds": 12, "eval_every": 1}
@@ -313,7 +313,7 @@ def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
         assert main([asked, str(tmp_path / "out")]) == 2
         assert "suite.json is damaged; remove it" in capsys.readouterr().err
     assert main(command) == 0
-    assert [cell["spec"]["seed"] for cell in json.loads(path.read_text())["cells"]] == [0, 1]
+    assert [cell["spec"]["seed"] for cell in read_suite(path)[0]["cells"]] == [0, 1]
 
 
 def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):

@@ -18,7 +18,7 @@ from harness.report.data.export import write_tensorboard
 from harness.storage import archive, files
 from harness.storage.archive import opened
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 from tests.support.foreign import mutants, reseal
 from tests.support.submitted import results
 
@@ -40,7 +40,7 @@ def made(tmp_path_factory):
 
 
 def iter_suite(store, suite):
-    for cell in read_sealed(store.root / suite / "suite.json")[0]["cells"]:
+    for cell in read_suite(store.root / suite / "suite.json")[0]["cells"]:
         digest = read_sealed(store.folder(cell["id"]).path / "spec.json")[0]
         yield [{**cell, "digest": digest["digest"], "versions": digest["versions"]}]
 
@@ -67,7 +67,7 @@ def in_time():
 
 def suite_of(store):
     path = store.root / "mine" / "suite.json"
-    return path, read_sealed(path)[0]
+    return path, read_suite(path)[0]
 
 
 def labelled(store):
