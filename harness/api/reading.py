@@ -110,7 +110,7 @@ def recommend(
     frame = report.leaderboard(results, spec.by, spec.baseline, spec.target)
     conditions = read_conditions(where, frame.columns)
     answer = recommended(results, frame, conditions, spec.by)
-    found = pd.DataFrame(recommendation.rows(answer, frame, conditions, spec.by))
+    found = pd.DataFrame(recommendation.recommendation_rows(answer, frame, conditions, spec.by))
     found.attrs["said"] = recommendation.sentences(answer, frame, conditions)
     return found
 

@@ -38,7 +38,7 @@ from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.tables import recommendation
 from harness.report.tables.choice import choose, names
-from harness.report.tables.columns import ShownColumn, columns
+from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
 from harness.storage.store import Store
@@ -52,7 +52,7 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     spec = results.ranked(given_report(given))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     if conditions := read_conditions(given.where, frame.columns):
-        kept = {one.cell.key for one in recommend(results, frame, conditions, spec.by).found}
+        kept = {one.cell.key for one in recommend(results, frame, conditions, spec.by).cells}
         frame = frame[frame["cell"].isin(kept)].reset_index(drop=True)
         if frame.empty:
             log.print(
@@ -62,17 +62,17 @@ def leaderboard_command(given: argparse.Namespace) -> int:
         print_rows([{"name": name, "meaning": about} for name, about in names(frame).items()], "Columns")
         return 0
     chosen = None if given.columns is None else choose(frame, given.columns.split(","))
-    shown = None if chosen is None else [one.shown for one in chosen]
+    shown = None if chosen is None else [choice.column for choice in chosen]
     part = (
         frame if chosen is None else frame[list(dict.fromkeys(name for one in chosen for name in one.names))]
     )
     board = Board(frame)
-    best = _in_bold(results, columns(board) if shown is None else shown, given)
+    best = _in_bold(results, narrow_columns(board) if shown is None else shown, given)
     if chosen is not None and spec.baseline is None and any("paired_p_holm" in one.names for one in chosen):
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, given.csv, write_csv)
-    _write(board, given.markdown, partial(write_markdown, shown=shown, best=best))
-    _write(frame, given.latex, partial(write_latex, shown=shown, best=best))
+    _write(board, given.markdown, partial(write_markdown, columns=shown, best=best))
+    _write(frame, given.latex, partial(write_latex, columns=shown, best=best))
     _write(part, given.parquet, write_parquet)
     if given.json:
         print(part.to_json(orient="records", indent=1))
@@ -127,7 +127,7 @@ def recommend_command(given: argparse.Namespace) -> int:
     if not conditions:
         raise UserError("recommend: give at least one bound, as --where 'epsilon_total <= 2'")
     answer = recommend(results, frame, conditions, spec.by)
-    found = recommendation.rows(answer, frame, conditions, spec.by)
+    found = recommendation.recommendation_rows(answer, frame, conditions, spec.by)
     said = recommendation.sentences(answer, frame, conditions)
     if given.json:
         print(json.dumps({"found": found, "said": said}, indent=1, default=str))
@@ -137,7 +137,7 @@ def recommend_command(given: argparse.Namespace) -> int:
             title = "Within all bounds, most certain first" + (
                 f"; {len(shown)} of {len(found)}, all with --json" if len(shown) < len(found) else ""
             )
-            print_rows(recommendation.readable(shown), title)
+            print_rows(recommendation.readable_rows(shown), title)
         for text in said:
             out.print(text, markup=False, soft_wrap=False)
     return 0 if found else 1

@@ -152,7 +152,7 @@ def dictionary() -> str:
 def _forms() -> dict[str, str]:
     """Return the patterns of names as readers write them, with their meanings."""
     prefixes = {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in ELSEWHERE.items()}
-    return prefixes | {shown: meaning.format("NAME", "PART") for _, shown, _, meaning in PATTERNS}
+    return prefixes | {form: meaning.format("NAME", "PART") for _, form, _, meaning in PATTERNS}
 
 
 def _markdown(columns: Iterable[Column]) -> list[str]:

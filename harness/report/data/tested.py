@@ -33,11 +33,11 @@ class SeedPairs(NamedTuple):
 
 def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
     """Return the differences of a cell to another by seed."""
-    known: tuple[dict[int, Run], dict[int, Run]] = (
+    runs_by_seed: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},
         {run.seed: run for run in rival.done},
     )
-    return paired_values(cell.values(measure), rival.values(measure), *known)
+    return paired_values(cell.values(measure), rival.values(measure), *runs_by_seed)
 
 
 def paired_values(
@@ -54,9 +54,9 @@ def paired_values(
 
 def alike(run: Run, other: Run) -> bool:
     """Return whether two runs on the same data were tested on the same samples, as far as their records say."""
-    own, theirs = run.record.tested.get("digest"), other.record.tested.get("digest")
-    if own and theirs:
-        return bool(own == theirs)
+    digest, other_digest = run.record.tested.get("digest"), other.record.tested.get("digest")
+    if digest and other_digest:
+        return bool(digest == other_digest)
     sizes = _number(run), _number(other)
     return None in sizes or sizes[0] == sizes[1]
 

@@ -12,8 +12,8 @@ from harness.metrics import better_is_higher
 from harness.report.tables.columns import (
     UNDONE,
     ShownColumn,
-    columns,
     diagnostics,
+    narrow_columns,
 )
 from harness.report.tables.pivot import ordered
 from harness.report.tables.rows import Board, Row, protection
@@ -109,7 +109,7 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     board = Board.of(frame)
     rows, names = board.rows, board.variants()
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = _results_first([*columns(board), *diagnostics(board.frame), *beside], by)
+    page_columns = _results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {
@@ -119,29 +119,29 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
             "name": figure_name(column.key) if column.number else "",
             "pinned": pinned.get(column.heading, 0),
         }
-        for column in shown
+        for column in page_columns
     ]
     facets = [_facets(row) for row in rows]
-    told = [
-        _row(row, shown, pinned, names) | {"facets": own, "figures": _beside(row, names)}
-        for row, own in zip(rows, facets, strict=True)
+    table_rows = [
+        _row(row, page_columns, pinned, names) | {"facets": row_facets, "figures": _beside(row, names)}
+        for row, row_facets in zip(rows, facets, strict=True)
     ]
     return PageTable(
         heads,
-        told,
+        table_rows,
         _choices(facets),
         _bounds(rows, by),
         [str(head["name"]) for head in heads if head["name"]] + ["bytes_relative"] * bool(rows),
     )
 
 
-def _results_first(shown: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
+def _results_first(page_columns: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
     """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
     first = ("#", "Algorithm", words(by), "ε total")
-    known = {column.heading: column for column in shown}
-    last = [known[heading] for heading in LATER if heading in known]
-    lead = [known[heading] for heading in first if heading in known]
-    return [*lead, *(column for column in shown if column.heading not in (*first, *LATER)), *last]
+    by_heading = {column.heading: column for column in page_columns}
+    last = [by_heading[heading] for heading in LATER if heading in by_heading]
+    lead = [by_heading[heading] for heading in first if heading in by_heading]
+    return [*lead, *(column for column in page_columns if column.heading not in (*first, *LATER)), *last]
 
 
 def figure_name(key: str) -> str:
@@ -164,24 +164,24 @@ def _facets(row: Row) -> dict[str, str]:
 
 def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
     """Return name, heading and entries of the lists that distinguish rows, numbers by size before words."""
-    found = []
+    choices = []
     for name, heading in FACETS.items():
-        values = ordered(own[name] for own in facets)
+        values = ordered(row_facets[name] for row_facets in facets)
         if 1 < len(values) <= MOST_CHOICES:
-            found.append((name, heading, list(values)))
-    return found
+            choices.append((name, heading, list(values)))
+    return choices
 
 
 def _bounds(rows: Sequence[Row], by: str) -> list[Bound]:
     """Return the numbers with a field of their own: those in which rows differ."""
-    known = {
+    bounds = {
         "epsilon_total": Bound("epsilon", "ε", True),
         "bytes_relative": Bound("bytes_relative", "Bytes over plain", True),
         f"{by}_mean": Bound(by, words(by), not better_is_higher(by)),
         "worst_client_mean": Bound("worst_client", "Worst client", False),
     }
-    values = {name: {_number(row.get(name)) for row in rows} for name in known}
-    return [bound for name, bound in known.items() if len(values[name] - {None}) > 1]
+    values = {name: {_number(row.get(name)) for row in rows} for name in bounds}
+    return [bound for name, bound in bounds.items() if len(values[name] - {None}) > 1]
 
 
 def _beside(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
@@ -201,12 +201,12 @@ def _number(value: Any) -> float | None:
 
 
 def _row(
-    row: Row, shown: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
+    row: Row, page_columns: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a cell's row of the table."""
     refused = not row["done"] and bool(row["skipped"] or row["failed"])
     values = []
-    for column in shown:
+    for column in page_columns:
         raw = row.get(column.key)
         order = "" if is_empty(raw) else raw
         if column.heading == "Variant":

@@ -20,7 +20,7 @@ from harness.report.plots.figure import (
     write_pictures,
 )
 from harness.report.tables.rows import board_of
-from harness.report.tables.text import telling
+from harness.report.tables.text import distinguishing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,16 +149,16 @@ def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
         ]
         for cell in panel
     }
-    own = telling({key: ("", settings) for key, settings in inside.items()})
-    known = {
+    traits = distinguishing({key: ("", settings) for key, settings in inside.items()})
+    short_names = {
         "compression.alpha": "pruned",
         "compression.beta": "dropped",
     }  # algorithms have alphas and betas too
     texts = {}
-    for key, items in own.items():
+    for key, items in traits.items():
         pairs = (item.partition("=") for item in items)
         texts[key] = " ".join(
-            f"{known.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
+            f"{short_names.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
         )
     return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
 

@@ -84,18 +84,18 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
 
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
-        own = {point.line for point in points}
-        for number, line in enumerate(line for line in lines if line in own):
+        drawn_lines = {point.line for point in points}
+        for number, line in enumerate(line for line in lines if line in drawn_lines):
             look = appearance(looks.index(names[line]))
-            mine = {(p.x, p.y): p for p in points if p.line == line}
-            edge = _edge(list(mine), better_is_higher(panel.metric))
+            by_place = {(p.x, p.y): p for p in points if p.line == line}
+            edge = _edge(list(by_place), better_is_higher(panel.metric))
             if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
                 ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            sent = [mine[place] for place in edge if place[0]]
+            sent = [by_place[place] for place in edge if place[0]]
             ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
                         elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
-            beaten = [place for place in mine if place[0] and place not in edge]
+            beaten = [place for place in by_place if place[0] and place not in edge]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
@@ -106,14 +106,16 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
 
 def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
     """Give every algorithm that communicates a panel, those of the best cells first."""
-    split = []
+    by_algorithm = []
     for panel in panels:
-        own: dict[str, list[Cell]] = {}
+        lines: dict[str, list[Cell]] = {}
         for cell in panel.cells:
             if any(cell.values("bytes").values()):
-                own.setdefault(_line(cell)[0], []).append(cell)
-        split += [panel._replace(title=f"{name}: {panel.title}", cells=its) for name, its in own.items()]
-    return split[:MOST_PANELS]
+                lines.setdefault(_line(cell)[0], []).append(cell)
+        by_algorithm += [
+            panel._replace(title=f"{name}: {panel.title}", cells=cells) for name, cells in lines.items()
+        ]
+    return by_algorithm[:MOST_PANELS]
 
 
 def _line(cell: Cell) -> tuple[str, float]:
@@ -144,11 +146,11 @@ def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[flo
 
 def _budget(cell: Cell) -> float:
     """Return the epsilon asked for, else the one spent (two digits); infinite without privacy."""
-    given = cell.privacy()
-    if given is None or given.get("epsilon_total") is None:
+    claim = cell.privacy()
+    if claim is None or claim.get("epsilon_total") is None:
         return math.inf
-    asked = (cell.spec.get("privacy") or {}).get("epsilon")
-    return float(f"{given['epsilon_total']:.2g}" if asked is None else asked)
+    budget = (cell.spec.get("privacy") or {}).get("epsilon")
+    return float(f"{claim['epsilon_total']:.2g}" if budget is None else budget)
 
 
 def _ratios(cell: Cell) -> tuple[Any, ...]:

@@ -68,46 +68,46 @@ def by_client(results: Results, board: Board) -> ClientTable:
     chosen: dict[tuple[Any, ...], list[ClientRow]] = {}
     places: dict[str, int] = {}
     for row in board.rows:
-        asked = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
-        key = row["task"], row["algorithm"], row["dp_unit"], asked
-        if key not in chosen and (found := _clients(cells[row["cell"]])):
+        budget = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
+        key = row["task"], row["algorithm"], row["dp_unit"], budget
+        if key not in chosen and (runs_by_client := _clients(cells[row["cell"]])):
             data = board.tasks[row["cell"]]["dataset"]
-            chosen[key] = [_client_row(row, data, name, columns) for name, columns in found.items()]
+            chosen[key] = [_client_row(row, data, name, columns) for name, columns in runs_by_client.items()]
     order: list[tuple[int, tuple[Any, ...]]] = []
     for key in chosen:
         places[key[0]] = places.get(key[0], 0) + 1
         order.append((places[key[0]], key))
-    kept: set[tuple[Any, ...]] = set()
+    included: set[tuple[Any, ...]] = set()
     room = MOST
-    for _, key in sorted(order, key=lambda one: one[0]):  # the best of every task, then the second best
-        if len(chosen[key]) <= room or not kept:
-            kept.add(key)
+    for _, key in sorted(order, key=lambda place: place[0]):  # the best of every task, then the second best
+        if len(chosen[key]) <= room or not included:
+            included.add(key)
             room -= len(chosen[key])
-    rows = [row for key, own in chosen.items() if key in kept for row in own]
-    left = sum(map(len, chosen.values())) - len(rows)
+    rows = [row for key, client_rows in chosen.items() if key in included for row in client_rows]
+    omitted = sum(map(len, chosen.values())) - len(rows)
     private = any(row.epsilon is not None for row in rows)
-    return ClientTable(rows, left, private, len({row.data for row in rows}) > 1)
+    return ClientTable(rows, omitted, private, len({row.data for row in rows}) > 1)
 
 
 def _clients(cell: Cell) -> dict[str, list[Mapping[str, Any]]]:
     """Return client -> its figures in every finished run."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    runs_by_client: dict[str, list[Mapping[str, Any]]] = {}
     for run in cell.done:
         columns: Mapping[str, Sequence[Any]] = run.record.final.get("by_client") or {}
         for values in zip(*columns.values(), strict=True):
-            own = dict(zip(columns, values, strict=True))
-            found.setdefault(str(own["client"]), []).append(own)
-    return found
+            figures = dict(zip(columns, values, strict=True))
+            runs_by_client.setdefault(str(figures["client"]), []).append(figures)
+    return runs_by_client
 
 
 def _client_row(row: Row, data: str, client: str, runs: Sequence[Mapping[str, Any]]) -> ClientRow:
-    counts = [int(own["n"]) for own in runs]
+    counts = [int(run["n"]) for run in runs]
     few, many = min(counts), max(counts)
     figures: dict[str, float | None] = {}
     for name in FIGURES:
-        values = [own[name] for own in runs if own.get(name) is not None]
+        values = [run[name] for run in runs if run.get(name) is not None]
         figures[name] = fmean(values) if values else None
-    spent = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
-    text = quantity(spent, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
+    epsilon = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
+    text = quantity(epsilon, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
     counted = f"{few}" if few == many else f"{few} to {many}"
-    return ClientRow(client, row["algorithm"], data, spent, text, counted, few, figures)
+    return ClientRow(client, row["algorithm"], data, epsilon, text, counted, few, figures)

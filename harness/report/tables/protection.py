@@ -46,26 +46,26 @@ def compare_protection(
     for cell in Results.of(records).cells:
         if cell.values(measure):
             families.setdefault(_family(cell), []).append(cell)
-    found = []
+    comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
         plain = [cell for cell in members if not _protected(cell)]
         protected = sorted((cell for cell in members if _protected(cell)), key=_order)
         if plain and protected:
-            found.append(Comparison(measure, plain[0], tuple(protected)))
+            comparisons.append(Comparison(measure, plain[0], tuple(protected)))
     sign = 1 if better_is_higher(measure) else -1
 
-    def weight(one: Comparison) -> tuple[bool, int, float]:
-        value = fmean(one.plain.values(measure).values())
-        return one.plain.algorithm == baseline, len(one.protected), sign * value
+    def weight(comparison: Comparison) -> tuple[bool, int, float]:
+        value = fmean(comparison.plain.values(measure).values())
+        return comparison.plain.algorithm == baseline, len(comparison.protected), sign * value
 
     best: dict[tuple[str | None, str | None], Comparison] = {}
-    for one in sorted(found, key=weight, reverse=True):
-        data = one.plain.spec.get("data")
-        digest = one.plain.records[0].digest if file_name(data) else None
-        best.setdefault((data_name(data), digest), one)
+    for comparison in sorted(comparisons, key=weight, reverse=True):
+        data = comparison.plain.spec.get("data")
+        digest = comparison.plain.records[0].digest if file_name(data) else None
+        best.setdefault((data_name(data), digest), comparison)
     every = list(best.values())
-    asked = [one for one in every if one.plain.algorithm == baseline]
-    return asked or every
+    with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
+    return with_baseline or every
 
 
 def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
@@ -79,17 +79,17 @@ def label(cell: Cell) -> str:
     parts = []
     if claim is not None:
         epsilon = claim.get("epsilon_total")
-        known = epsilon is not None and epsilon < float("inf")
-        parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
+        finite = epsilon is not None and epsilon < float("inf")
+        parts.append(f"ε = {epsilon:.3g}" if finite else "clipped, no noise")
         if "mechanism" in claim:
             parts.append(f"{claim['mechanism']} noise")
         if "noise_cohort" in claim:
             parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
-    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
         if ratio := largest_ratio(compression.get(name)):
-            parts.append(f"{100 * ratio:.3g} % {what}")
+            parts.append(f"{100 * ratio:.3g} % {effect}")
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
     if _coded(compression):
@@ -101,17 +101,17 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
     texts = [label(cell) for cell in cells]
     return [
-        f"{text}, {_whose(cell)}" if texts.count(text) > 1 else text
+        f"{text}, {_unit_or_placement(cell)}" if texts.count(text) > 1 else text
         for cell, text in zip(cells, texts, strict=True)
     ]
 
 
-def _whose(cell: Cell) -> str:
+def _unit_or_placement(cell: Cell) -> str:
     """Return who adds noise, or for whose protection where that is less than a client."""
-    asked = cell.spec.get("privacy") or {}
-    if asked.get("unit", "client") != "client":
-        return f"unit {asked['unit']}"
-    return f"{asked.get('placement')} noise"
+    privacy = cell.spec.get("privacy") or {}
+    if privacy.get("unit", "client") != "client":
+        return f"unit {privacy['unit']}"
+    return f"{privacy.get('placement')} noise"
 
 
 def _family(cell: Cell) -> str:

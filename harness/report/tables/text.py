@@ -52,16 +52,16 @@ EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
 
 def extrapolation(cohorts: Iterable[Any]) -> str:
     """Return what the mark means, given the cohorts that rows are extrapolated to; empty if none is."""
-    known = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
-    if not known:
+    sizes = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
+    if not sizes:
         return ""
     return (
-        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(known), 'client')}, in "
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(sizes), 'client')}, in "
         "federations that are larger in proportion; it is no guarantee for the clients that were simulated."
     )
 
 
-def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
+def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
     """Return the texts of every member that not all members of its group have.
 
     Parameters

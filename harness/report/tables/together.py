@@ -37,8 +37,8 @@ def together(frame: pd.DataFrame) -> list[str]:
     lines = []
     for dataset, kinds in groups.items():
         for (unit, adjacency), rows in kinds.items():
-            named = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
-            lines += [f"{named}: {text}" for text in _sentence(rows, unit)]
+            subject = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
+            lines += [f"{subject}: {text}" for text in _sentence(rows, unit)]
         if len(kinds) > 1:
             lines.append(f"{dataset}: runs with different units or adjacencies have no joint ε.")
     for dataset, number in unfinished.items():
@@ -57,18 +57,18 @@ def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
         return
     who = f"all {counted(len(runs), 'private run')} of these rows together"
     delta = min(row["delta"] for row in rows)
-    told = [_whose([draws for *_, draws, _ in runs])]
+    remarks = [_draws_text([draws for *_, draws, _ in runs])]
     if unit == "client" and len({(row["partition"], row["clients"], seed) for row, seed, *_ in runs}) > 1:
-        told += [] if all(_natural(row) for row in rows) else ["the unit is one client of each partition"]
+        remarks += [] if all(_natural(row) for row in rows) else ["the unit is one client of each partition"]
     if any(not is_empty(row["tuned"]) for row in rows):
-        told.append("without the runs of searches")
-    note = "; ".join(filter(None, told))
+        remarks.append("without the runs of searches")
+    note = "; ".join(filter(None, remarks))
     if (why := _unknown(runs)) is None:
         try:
-            found = [
+            releases = [
                 Released(_events(events), *_stream(row, seed, draws)) for row, seed, draws, events in runs
             ]
-            epsilon = joint_epsilon(found, delta).epsilon
+            epsilon = joint_epsilon(releases, delta).epsilon
             yield f"{who}: ε = {quantity(_upward(epsilon), DIGITS)} at δ = {delta:g}{f' ({note})' if note else ''}."
             return
         except ValueError as error:
@@ -91,16 +91,16 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
     missing = [row for row, *_, events in runs if events is None]
     if not missing:
         return None
-    own = sum(row["dp_mechanism"] not in ("independent", "banded") for row in missing)
-    if own:
-        return f"{counted(own, 'run')} used mechanisms of users, which are composed within a run only"
+    custom = sum(row["dp_mechanism"] not in ("independent", "banded") for row in missing)
+    if custom:
+        return f"{counted(custom, 'run')} used mechanisms of users, which are composed within a run only"
     return (
         f"{counted(len(missing), 'run')} have no unit that is the most exposed one in every draw, or were recorded "
         "by an earlier version"
     )
 
 
-def _whose(draws: Sequence[str | None]) -> str:
+def _draws_text(draws: Sequence[str | None]) -> str:
     """Describe whose the secret draws are."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
