@@ -80,20 +80,25 @@ def joined(setup: Setup) -> tuple[float, int]:
 def noise() -> Iterator[tuple[str, str, str, str]]:
     """Yield a case, its noise multipliers or epsilons charged as everybody and as each client, and their ratio."""
     for epsilon in (30, 8, 2):
-        one = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
+        shared = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
         for name, cohort in (("random", RANDOM), ("balanced", BALANCED)):
-            own = multiplier(made(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
+            each = multiplier(made(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
             yield (
                 f"z, local, 10 of 100, T 100, ε {epsilon}, {name} cohorts",
-                f"{one:.3g}",
-                f"{own:.3g}",
-                f"{one / own:.2f}",
+                f"{shared:.3g}",
+                f"{each:.3g}",
+                f"{shared / each:.2f}",
             )
     for seed in range(3):
         setup = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "epsilon": 4})
         rate, steps = joined(setup)
-        one, own = calibrate(4, DELTA, [Event(1.0, rate, steps)]), multiplier(setup)
-        yield f"z, records of 15 hospitals, ε 4, seed {seed}", f"{one:.3g}", f"{own:.3g}", f"{one / own:.2f}"
+        shared, each = calibrate(4, DELTA, [Event(1.0, rate, steps)]), multiplier(setup)
+        yield (
+            f"z, records of 15 hospitals, ε 4, seed {seed}",
+            f"{shared:.3g}",
+            f"{each:.3g}",
+            f"{shared / each:.2f}",
+        )
         spent = account([Event(1.0, rate, steps)], DELTA).epsilon
         loud = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "noise_multiplier": 1.0})
         began = time.perf_counter()
@@ -102,8 +107,8 @@ def noise() -> Iterator[tuple[str, str, str, str]]:
         seconds = time.perf_counter() - began
         brute = max(_of_client(loud, int(n)) for n in loud.federation.counts())
         assert abs(report["epsilon_total"] / brute - 1) < 1e-9, "the maximum over clients, by brute force"
-        found = report["epsilon_total"]
-        yield f"ε at z 1, the same ({seconds:.2f} s)", f"{spent:.4g}", f"{found:.4g}", f"{spent / found:.2f}"
+        exact = report["epsilon_total"]
+        yield f"ε at z 1, the same ({seconds:.2f} s)", f"{spent:.4g}", f"{exact:.4g}", f"{spent / exact:.2f}"
     public, secret = (
         gaussian_epsilon(4 / 10, DELTA),
         account([Event(4.0, 0.1, 100, "without-replacement")], DELTA),
@@ -120,9 +125,9 @@ def _of_client(setup: Setup, samples: int) -> float:
 def accuracy(seeds: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield a case, its accuracy with the noise of everybody and with that of each client, and the difference."""
     for epsilon in (30, 8):
-        one = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
+        shared = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
         before = [
-            _accuracy(DIGITS, seed, {**LOCAL, "noise_multiplier": one}, cohort=RANDOM)
+            _accuracy(DIGITS, seed, {**LOCAL, "noise_multiplier": shared}, cohort=RANDOM)
             for seed in range(seeds)
         ]
         for name, cohort in (("random", RANDOM), ("balanced", BALANCED)):
@@ -135,8 +140,8 @@ def accuracy(seeds: int) -> Iterator[tuple[str, str, str, str]]:
         before, after = [], []
         for seed in range(seeds):
             setup = made(CANCER, seed, privacy={**record, "epsilon": 4})
-            one = calibrate(4, DELTA, [Event(1.0, *joined(setup))])
-            before.append(_accuracy(CANCER, seed, {**record, "noise_multiplier": one}))
+            shared = calibrate(4, DELTA, [Event(1.0, *joined(setup))])
+            before.append(_accuracy(CANCER, seed, {**record, "noise_multiplier": shared}))
             after.append(_accuracy(CANCER, seed, {**record, "epsilon": 4, **more}))
         yield f"breast cancer, records of 15 hospitals, ε 4, {name}", *_compared(before, after)
 
@@ -163,13 +168,13 @@ def audit(seeds: int) -> Iterator[tuple[str, str, str, str]]:
             order = np.argsort(generator.standard_normal(1000) + mu * inside)
             correct = int((~inside[order[:50]]).sum() + inside[order[-50:]].sum())
             bounds.append(
-                [one(correct, 100, 1000, DELTA) for one in (one_run_epsilon, one_run_gaussian_epsilon)]
+                [bound(correct, 100, 1000, DELTA) for bound in (one_run_epsilon, one_run_gaussian_epsilon)]
             )
-        one, other = np.mean(bounds, axis=0)
+        by_epsilon, by_curve = np.mean(bounds, axis=0)
         yield (
             f"true ε {epsilon}, bounds by (ε, δ) and by the trade-off curve",
-            f"{one:.2f}",
-            f"{other:.2f}",
+            f"{by_epsilon:.2f}",
+            f"{by_curve:.2f}",
             "",
         )
 
@@ -197,15 +202,15 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.privacy", description=__doc__)
     options.add_argument("what", nargs="*", choices=["noise", "accuracy", "audit", []], help="default: all")
     options.add_argument("--seeds", type=int, default=3, help="of the accuracies, a tenth of the audits")
-    given = options.parse_args()
+    args = options.parse_args()
     print("| case | charged as everybody | as each client | |\n| :--- | ---: | ---: | ---: |")
     tables = {
         "noise": noise,
-        "accuracy": partial(accuracy, given.seeds),
-        "audit": partial(audit, given.seeds),
+        "accuracy": partial(accuracy, args.seeds),
+        "audit": partial(audit, args.seeds),
     }
     for name, rows in tables.items():
-        for row in rows() if not given.what or name in given.what else ():
+        for row in rows() if not args.what or name in args.what else ():
             print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -65,8 +65,8 @@ class Remote:
 
 def _serve(make: Candidate, line: Connection) -> None:
     run: Any = make()
-    while (asked := line.recv()) != "end":
-        line.send(run() if asked == "round" else run.vector())
+    while (request := line.recv()) != "end":
+        line.send(run() if request == "round" else run.vector())
     # Linux counts in units of 1024 bytes.
     line.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
@@ -114,14 +114,14 @@ def w2(options: argparse.Namespace) -> None:
     work = scaled(W2, options)
     title("W2: softmax regression 105 -> 2, batch 32, 5 epochs", work, "target: ratio at most 1.0")
     hand, ours = partial(HandBatched, work), partial(Ours, work, "vmap")
-    made: dict[str, Candidate] = {
+    makers: dict[str, Candidate] = {
         "hand-batched, freed memory kept as ours": partial(
             _prepared, hand, options.threads, keep_freed_memory
         ),
         "hand-batched, closed-form gradient": partial(_prepared, hand, options.threads),
         "fedfrontier": partial(_prepared, ours, options.threads),
     }
-    candidates = {name: Remote(make) for name, make in made.items()}
+    candidates = {name: Remote(make) for name, make in makers.items()}
     compare(interleaved(candidates, options.repeats or 15, options.rounds or 3))
     for candidate in candidates.values():
         candidate.close()
@@ -195,15 +195,18 @@ def personalized(options: argparse.Namespace) -> None:
     algorithms.load()
     work = scaled(FAMILY, options)
     title("Personalized family: FedReCo's CNN, batch 48, two passes, one thread", work, "FedReCo at most 2.2")
-    one, two = {"local_epochs": 1}, {"local_epochs": 2}  # of those that go over the data once for the head
+    one_pass, two_passes = (
+        {"local_epochs": 1},
+        {"local_epochs": 2},
+    )  # of those that go over the data once for the head
     settings: dict[str, dict[str, Any]] = {
-        **{name: two for name in ("local", "fedavg", "fedper", "fedbabu", "ditto", "apfl", "fedcr")},
-        **{name: one for name in ("fedrep", "fedpac", "fedreco", "fedreco_pvr", "per_fedavg")},
-        "pfedme": {**one, "inner_steps": 2},
+        **{name: two_passes for name in ("local", "fedavg", "fedper", "fedbabu", "ditto", "apfl", "fedcr")},
+        **{name: one_pass for name in ("fedrep", "fedpac", "fedreco", "fedreco_pvr", "per_fedavg")},
+        "pfedme": {**one_pass, "inner_steps": 2},
     }
     candidates: dict[str, Round] = {}
-    for name, own in settings.items():
-        algorithm = ALGORITHMS[name](batch_size=work.batch_size, **{"grad_clip": 10.0, **own})
+    for name, options_of in settings.items():
+        algorithm = ALGORITHMS[name](batch_size=work.batch_size, **{"grad_clip": 10.0, **options_of})
         candidates[name] = Ours(work, "loop", algorithm=algorithm)
     compare(interleaved(candidates, options.repeats or 5, options.rounds or 1))
 

@@ -152,11 +152,11 @@ def _group(
         name = f"{owner}.{leaf}"
         return [Part(name, offsets[name], tuple(parameter.shape), dim, indices, role)]
 
-    found = parts(layer, "weight", 0, block, "incoming") + parts(layer, "bias", 0, block, "own")
+    affected = parts(layer, "weight", 0, block, "incoming") + parts(layer, "bias", 0, block, "own")
     for name in norms:
-        found += parts(name, "weight", 0, block, "own") + parts(name, "bias", 0, block, "own")
-    found += parts(reader, "weight", 1, block * inputs // width, "outgoing")
-    return UnitGroup(layer, width // block, tuple(found), tuple(norms))
+        affected += parts(name, "weight", 0, block, "own") + parts(name, "bias", 0, block, "own")
+    affected += parts(reader, "weight", 1, block * inputs // width, "outgoing")
+    return UnitGroup(layer, width // block, tuple(affected), tuple(norms))
 
 
 def _norms(module: nn.Module, layer: str, between: Sequence[fx.Node]) -> dict[str, nn.GroupNorm]:

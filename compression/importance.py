@@ -96,11 +96,11 @@ def reconfigured(
     if not bool(importance.any()):
         return kept
     time, candidate = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(kept)
-    for start, stop, each in layers:
-        time[start:stop] = each
-        mine = kept[start:stop]
-        stay = kept_count(int(mine.sum()), removable)
-        ranked = x[start:stop].abs().masked_fill(~mine, -1).argsort(descending=True, stable=True)
+    for start, stop, layer_time in layers:
+        time[start:stop] = layer_time
+        layer_mask = kept[start:stop]
+        stay = kept_count(int(layer_mask.sum()), removable)
+        ranked = x[start:stop].abs().masked_fill(~layer_mask, -1).argsort(descending=True, stable=True)
         candidate[start:stop] = True
         candidate[start + ranked[:stay]] = False
     chosen, gain = ~candidate, importance.double()

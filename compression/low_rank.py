@@ -72,14 +72,14 @@ class Factors:
         """
         if rank < 1:
             raise CompressionError(f"the rank of a factor must be at least 1; got {rank}")
-        found, offset = [], 0
+        matrices, offset = [], 0
         for shape in shapes:
             count = math.prod(shape)
             rows, columns = (shape[0], count // max(1, shape[0])) if len(shape) > 1 else (0, 0)
             if rank * (rows + columns) < rows * columns:
-                found.append(Matrix(offset, rows, columns))
+                matrices.append(Matrix(offset, rows, columns))
             offset += count
-        return cls(offset, rank, tuple(found))
+        return cls(offset, rank, tuple(matrices))
 
     @property
     def left_size(self) -> int:
@@ -200,6 +200,6 @@ def _each(make: Callable[..., list[Tensor]], size: int, *stacks: Tensor) -> Tens
     lead = torch.broadcast_shapes(*(stack.shape[:-1] for stack in stacks))
     flat = [stack.expand(*lead, stack.shape[-1]).reshape(lead.numel(), stack.shape[-1]) for stack in stacks]
     empty = stacks[0].new_empty(0)
-    made = [torch.cat([empty, *map(torch.flatten, make(*rows))]) for rows in zip(*flat, strict=True)]
-    whole = torch.stack(made) if made else empty
+    pieces = [torch.cat([empty, *map(torch.flatten, make(*rows))]) for rows in zip(*flat, strict=True)]
+    whole = torch.stack(pieces) if pieces else empty
     return whole.view(*lead, size)

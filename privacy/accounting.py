@@ -128,12 +128,12 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         if not note:
             return Account(tightest, "pld")
     bound = _rdp_epsilon(events, delta)
-    used = "rdp" if note else accountant
+    accountant_used = "rdp" if note else accountant
     if accountant == "prv":
         tighter, note = _prv_epsilon(events, delta, bound)
-        used = "rdp" if note else "prv"
+        accountant_used = "rdp" if note else "prv"
         bound = min(bound, tighter)
-    return Account(max(0.0, min(bound, unamplified)), used, note)
+    return Account(max(0.0, min(bound, unamplified)), accountant_used, note)
 
 
 def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Account:
@@ -268,11 +268,11 @@ def _root(excess: Callable[[float], float], high: float, tolerance: float) -> fl
             middle = low + (high - low) / 2
         # At least half the tolerance from both ends, so that the bracket closes once the root is known.
         middle = min(max(middle, low + tolerance / 2), high - tolerance / 2)
-        found = excess(middle)
-        if found <= 0:
-            high, above, below, last = middle, found, below / (2 if last > 0 else 1), 1
+        value = excess(middle)
+        if value <= 0:
+            high, above, below, last = middle, value, below / (2 if last > 0 else 1), 1
         else:
-            low, below, above, last = middle, found, above / (2 if last < 0 else 1), -1
+            low, below, above, last = middle, value, above / (2 if last < 0 else 1), -1
     return high
 
 

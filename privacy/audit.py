@@ -84,8 +84,8 @@ def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:
         The p-value, and the pair with the strongest correlation; 1 if no two rows share `LEAST` entries.
     """
     sample = _array(rows)
-    there = ~np.isnan(sample)
-    sample, mask = np.where(there, sample, 0.0), there.astype(np.float64)
+    present = ~np.isnan(sample)
+    sample, mask = np.where(present, sample, 0.0), present.astype(np.float64)
     number, squares = mask @ mask.T, sample**2 @ mask.T
     tested = np.triu((number >= LEAST) & (squares > 0) & (squares.T > 0), 1)
     if not tested.any():
@@ -152,9 +152,9 @@ def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> flo
     )
     chances = chances + k * np.log(rate) + (number - k) * np.log1p(-rate)
     squares = (k - number * rate) ** 2 / variance
-    seen = float(squares[counts].sum())
+    observed = float(squares[counts].sum())
     bounds = [
-        slope * seen + counts.size * scipy.special.logsumexp(chances - np.outer(slope, squares), axis=1)
+        slope * observed + counts.size * scipy.special.logsumexp(chances - np.outer(slope, squares), axis=1)
         for slope in (-TILTS, TILTS)
     ]
     return min(1.0, 2 * float(np.exp(min(bound.min() for bound in bounds))))

@@ -134,7 +134,7 @@ def _searched(start: Array) -> Array:
         slope = (slope - unit * (slope * unit).sum(-1, keepdims=True)) / norms
         return float(np.square(sums).sum()), slope[s, j]
 
-    found = minimize(error, start[s, j], jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    solution = minimize(error, start[s, j], jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     best = np.zeros((rounds, bands))
-    best[s, j] = found.x
+    best[s, j] = solution.x
     return _normed(best)

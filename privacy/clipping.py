@@ -107,11 +107,11 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
     if len(parts) != len(norms):
         raise ValueError(f"need one clip norm per part, got {len(norms)} for {len(parts)} parts")
     _check_parts(parts)
-    each = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
+    clipped = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
     return Clipped(
-        tuple(one.parts[0] for one in each),
-        torch.stack([one.norms for one in each], dim=-1),
-        torch.stack([one.exceeded for one in each]).any(dim=0),
+        tuple(item.parts[0] for item in clipped),
+        torch.stack([item.norms for item in clipped], dim=-1),
+        torch.stack([item.exceeded for item in clipped]).any(dim=0),
     )
 
 

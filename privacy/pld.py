@@ -96,15 +96,15 @@ def _epsilon(events: tuple[Event, ...], delta: float, bound: float) -> float:
     while step < tried:  # too high a guess is corrected by what it finds
         tried = step
         with np.errstate(all="ignore"):  # the library's series overflow on the way, harmlessly
-            found = [
+            epsilons = [
                 _inverted(pmf, delta * (1 - 10 * _ASIDE), bound) for pmf in _composed(events, delta, step)
             ]
-        if not all(map(math.isfinite, found)):
+        if not all(map(math.isfinite, epsilons)):
             if halvings == _HALVINGS:
                 raise ValueError("its discretization has no finite epsilon")
             step, halvings = step / 2, halvings + 1  # too coarse a grid loses more than delta at its ends
             continue
-        bound = sized_for = min(bound, max(found))
+        bound = sized_for = min(bound, max(epsilons))
         step = _step(sized_for, draws)
     return bound
 
@@ -117,14 +117,14 @@ def _inverted(pmf: Any, delta: float, high: float) -> float:
     """
     dense = pmf.to_dense_pmf()
     losses = (dense._lower_loss + np.arange(len(dense._probs))) * dense._discretization
-    found: float = pmf.get_epsilon_for_delta(delta)
+    epsilon: float = pmf.get_epsilon_for_delta(delta)
     if losses[-1] > _LARGEST_FORMULA:
         # Rounding leaves small negative probabilities, which have no logarithm; NaN stays.
-        found = _inverted_in_logarithms(losses, np.maximum(dense._probs, 0.0), dense._infinity_mass, delta)
-    found = max(0.0, found)
-    above = losses > found
-    reached = dense._infinity_mass - float(dense._probs[above] @ np.expm1(found - losses[above]))
-    return min(high, found) if reached <= delta * (1 + 1e-6) else math.inf
+        epsilon = _inverted_in_logarithms(losses, np.maximum(dense._probs, 0.0), dense._infinity_mass, delta)
+    epsilon = max(0.0, epsilon)
+    above = losses > epsilon
+    reached = dense._infinity_mass - float(dense._probs[above] @ np.expm1(epsilon - losses[above]))
+    return min(high, epsilon) if reached <= delta * (1 + 1e-6) else math.inf
 
 
 def _inverted_in_logarithms(losses: Array, probs: Array, infinite: float, delta: float) -> float:
@@ -164,10 +164,10 @@ def _step(epsilon: float, draws: int) -> float:
 
     The error of a draw is quadratic in the step up to about 1/4, and linear from there on.
     """
-    wanted = min(
+    ideal = min(
         _STEP / math.sqrt(draws) * epsilon, _LARGEST_STEP * epsilon, max(0.25, 0.005 * epsilon / draws)
     )
-    return math.ldexp(1.0, math.floor(math.log2(max(wanted, 1e-9))))
+    return math.ldexp(1.0, math.floor(math.log2(max(ideal, 1e-9))))
 
 
 def _composed(events: tuple[Event, ...], delta: float, step: float) -> list[Any]:

@@ -56,18 +56,18 @@ def homegrown(work: Workload, dp: bool, only: list[str]) -> dict[str, Remote]:
     os.environ["OMP_NUM_THREADS"] = "2"  # what is not a worker's is done with both
     privacy = CENTRAL if dp else None
     bound = {"clip": CENTRAL.bound(), "noise": described(work, dp)[0].noise} if dp else {}
-    made = {
+    loops = {
         f"plain loop {workers}x{threads}": Remote(partial(PlainLoop, work, workers, threads, **bound))
         for workers, threads in ((2, 1), (1, 2))
     }
     if "fedfrontier" in only and work.model == "logistic":
-        made["fedfrontier 1x2, vectorized"] = Remote(partial(Ours, work, "vmap", privacy=privacy))
+        loops["fedfrontier 1x2, vectorized"] = Remote(partial(Ours, work, "vmap", privacy=privacy))
     elif "fedfrontier" in only:
         for workers, threads in ((2, 1), (1, 2)):
-            made[f"fedfrontier {workers}x{threads}"] = Remote(
+            loops[f"fedfrontier {workers}x{threads}"] = Remote(
                 partial(Ours, work, "loop", workers, privacy=privacy)
             )
-    return made
+    return loops
 
 
 def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
@@ -177,7 +177,7 @@ def sweep(options: argparse.Namespace) -> None:
 
 
 def whole(
-    label: str, line: list[str], folder: Path, repeats: int, asked: int, reference: float | None
+    label: str, line: list[str], folder: Path, repeats: int, requested: int, reference: float | None
 ) -> None:
     """Make some runs of one peer, and print what all asked for would take, two at once or one after another."""
     pairs: list[float] = []
@@ -192,18 +192,18 @@ def whole(
                 return
             spent.append(time.perf_counter() - began)
             if count == 2:
-                rounds.append(sum(one["seconds"] for one in lines))
+                rounds.append(sum(line_of_round["seconds"] for line_of_round in lines))
             ended = f"accuracy {lines[-1]['accuracy']:.1%}"
     noise = ", without noise: it has none of this kind" if label.split()[0] in UNPROTECTED else ""
     for way, runs, spent in (("two at once", 2, pairs), ("one after another", 1, singles)):
-        total = asked / runs * statistics.median(spent)
+        total = requested / runs * statistics.median(spent)
         ratio = f"   ratio {total / reference:8.2f}" if reference else ""
         print(
-            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {asked // runs} times the median of "
+            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {requested // runs} times the median of "
             f"{min(spent):.1f} to {max(spent):.1f} s; {ended}{noise}",
             flush=True,
         )
-    alone = asked / 2 * statistics.median(rounds)
+    alone = requested / 2 * statistics.median(rounds)
     ratio = f"   ratio {alone / reference:8.2f}" if reference else ""
     print(f"  {f'{label}, rounds without start-up':<42} {alone:10.1f} s{ratio}   two at once", flush=True)
 
@@ -216,9 +216,9 @@ def made(label: str, line: list[str], folder: Path, count: int) -> list[dict[str
         )
         for _ in range(count)
     ]
-    said = [run.communicate() for run in runs]
-    for run, (_, errors) in zip(runs, said, strict=True):
+    outputs = [run.communicate() for run in runs]
+    for run, (_, errors) in zip(runs, outputs, strict=True):
         if run.returncode:
             print(f"  {label}: ended with {run.returncode}:\n{errors[-3000:]}")
             return None
-    return [json.loads(told) for told in said[0][0].splitlines()]
+    return [json.loads(line_of_round) for line_of_round in outputs[0][0].splitlines()]

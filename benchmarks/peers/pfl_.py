@@ -23,9 +23,9 @@ def others(workers: int) -> list[subprocess.Popen[str]]:
     os.environ[ADDRESSES] = ",".join([f"localhost:{port}"] * workers)
     started = []
     for rank in range(1, workers):
-        own = os.environ | {RANK: str(rank)}
+        environment = os.environ | {RANK: str(rank)}
         started.append(
-            subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.PIPE, text=True, env=own)
+            subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.PIPE, text=True, env=environment)
         )
     os.environ[RANK] = "0"
     return started

@@ -68,16 +68,16 @@ class Peer:
         if not line:
             self._log.seek(0)
             raise Unable(f"ended early:\n{self._log.read()[-3000:]}")
-        said: dict[str, Any] = json.loads(line)
-        if "none" in said:
-            raise Unable(said["none"])
-        return said
+        answer: dict[str, Any] = json.loads(line)
+        if "none" in answer:
+            raise Unable(answer["none"])
+        return answer
 
     def close(self) -> tuple[float, float]:
         """Run the last round; returns the peak memory of all its processes in bytes, and its accuracy."""
-        peak, said = memory(self._process.pid), self()
+        peak, answer = memory(self._process.pid), self()
         self._process.wait()
-        return peak, said["accuracy"]
+        return peak, answer["accuracy"]
 
     def kill(self) -> None:
         """End it, if it has not ended."""
@@ -110,17 +110,17 @@ def memory(root: int) -> float:
 
 def installed(envs: Path, only: list[str]) -> dict[str, str]:
     """Return the Python of each peer that there is, and say how to get the others."""
-    found = {}
+    interpreters = {}
     for name, (_, _, packages) in PEERS.items():
         python = envs.absolute() / name / "bin" / "python"
         if name in only and python.exists():
-            found[name] = str(python)
+            interpreters[name] = str(python)
         elif name in only:
             print(
                 f"  {name}: not installed: python -m venv {envs / name} && . {envs / name}/bin/activate"
                 f" && pip install {TORCH} && pip install {packages}"
             )
-    return found
+    return interpreters
 
 
 def command(python: str, name: str, folder: Path, layout: str, rounds: int) -> list[str]:

@@ -35,25 +35,32 @@ def repeatable(recorded: RunFolder) -> RunSpec:
     UserError
         If the record contradicts itself.
     """
-    spec, made = described(recorded)
+    spec, recorded_versions = described(recorded)
     if (spec.get("privacy") or {}).get("secure_rng"):
         raise Unrepeatable(
             "its noise came from the system's entropy (privacy.secure_rng) and cannot be drawn again"
         )
-    if not (here := versions_of(spec)):
+    if not (current_versions := versions_of(spec)):
         raise Unrepeatable(
             "it uses a part that is not registered here; load its plugin with --plugin FILE.py"
         )
-    if made != here:
-        names = sorted(name for name in {*made, *here} if made.get(name) != here.get(name))
-        shown = (f"{name} {made.get(name, 'none')}, here {here.get(name, 'none')}" for name in names)
-        raise Unrepeatable(f"it was made by other versions: {'; '.join(shown)}")
+    if recorded_versions != current_versions:
+        names = sorted(
+            name
+            for name in {*recorded_versions, *current_versions}
+            if recorded_versions.get(name) != current_versions.get(name)
+        )
+        differences = (
+            f"{name} {recorded_versions.get(name, 'none')}, here {current_versions.get(name, 'none')}"
+            for name in names
+        )
+        raise Unrepeatable(f"it was made by other versions: {'; '.join(differences)}")
     try:
         checked = read_spec(spec)
-        now = identify(checked)
+        current_id = identify(checked)
     except (UserError, DataError, OSError) as error:
         raise Unrepeatable(f"it cannot be prepared here: {error}") from None
-    if now != recorded.path.name:
+    if current_id != recorded.path.name:
         secret = (
             " or, as it is strict, another user computed it"
             if (spec.get("privacy") or {}).get("strict")
@@ -80,17 +87,20 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     sections = [spec.get(name) for name in SECTIONS] if isinstance(spec, dict) else [spec]
     if not all(section is None or isinstance(section, dict) for section in sections) or None is spec:
         raise Damaged(recorded.path / "spec.json")
-    made = started.get("versions", versions_of(spec))  # records of earlier versions have none
-    if isinstance(made, dict) and (parts := _not_loaded(spec, made)):
+    versions_of_run = started.get("versions", versions_of(spec))  # records of earlier versions have none
+    if isinstance(versions_of_run, dict) and (parts := _not_loaded(spec, versions_of_run)):
         raise Unrepeatable(f"{parts} of a plugin is not loaded; give --plugin FILE.py")
-    if not isinstance(made, dict) or run_id(spec, str(digest), made) != recorded.path.name:
+    if (
+        not isinstance(versions_of_run, dict)
+        or run_id(spec, str(digest), versions_of_run) != recorded.path.name
+    ):
         raise UserError("its id does not follow from its spec, data and versions")
-    return spec, made
+    return spec, versions_of_run
 
 
-def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+def _not_loaded(spec: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
     """Return the parts of plugins that a run used and that are not here; empty if none."""
-    names, plugins = named_parts(spec), made.get("plugins", {})
+    names, plugins = named_parts(spec), versions.get("plugins", {})
     sections = plugins if isinstance(plugins, dict) else ()
     return ", ".join(
         f"{section} {names.get(section, '')}"
@@ -109,10 +119,10 @@ def checked_record(store: Store, id: str) -> RunRecord:
     UserError
         If it contradicts itself, is no record of a run, or is of a run that nobody else can repeat.
     """
-    spec, made = described(store.folder(id))
+    spec, versions = described(store.folder(id))
     checked = read_spec(spec).model_dump(mode="json")
     started, _ = read_sealed(store.folder(id).path / "spec.json")
-    if run_id(checked, str(started["digest"]), made) != id:
+    if run_id(checked, str(started["digest"]), versions) != id:
         raise UserError("its spec is not written as this version writes it")
     if (checked.get("data") or {}).get("path") is not None:
         raise UserError("its data come from a file of the submitter, so nobody else can repeat it")

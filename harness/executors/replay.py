@@ -97,9 +97,9 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     execution = _execution(recorded, spec, device)
     save = [PREDICTIONS] if recorded.has(PREDICTIONS) else []
     with torch_threads(execution.threads), TemporaryDirectory() as folder:
-        ended = run_one(spec, Path(folder), execution, save=save)
-        if ended.status != "done":
-            why = f"repeated, it ends as {ended.status}: {ended.reason}"
+        outcome = run_one(spec, Path(folder), execution, save=save)
+        if outcome.status != "done":
+            why = f"repeated, it ends as {outcome.status}: {outcome.reason}"
             return Replay(id, "different", math.inf, why)
         frame = differences(values(recorded), values(Store(Path(folder)).folder(id)))
     if frame.empty:
@@ -228,5 +228,5 @@ def caught(runs: int, forged: int, sample: int) -> float:
 
     1 - C(R - F, N) / C(R, N) for R runs, F forged ones and a sample of N.
     """
-    drawn = min(sample, runs)
-    return 1 - math.comb(runs - forged, drawn) / math.comb(runs, drawn)
+    size = min(sample, runs)
+    return 1 - math.comb(runs - forged, size) / math.comb(runs, size)

@@ -89,8 +89,8 @@ class Work:
                 follower.finished(outcome)
                 if self.callbacks:
                     record = store.record(outcome.id, runs[outcome.id].model_dump(mode="json"), title)
-                    for one in self.callbacks:
-                        one.on_run_end(record)
+                    for callback in self.callbacks:
+                        callback.on_run_end(record)
 
             run_all(
                 list(runs.values()),
@@ -145,9 +145,9 @@ def run_suite(
     tuning: dict[str, Any] = {}
     if suite.tune is not None:
         cells, tuning = _tuned(suite, suite.tune, cells, work)
-    listed = [in_suite(cell) for cell in cells]
-    store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": listed})
-    runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
+    entries = [in_suite(cell) for cell in cells]
+    store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": entries})
+    runs = {str(entry["id"]): cell.spec for entry, cell in zip(entries, cells, strict=True) if cell.spec}
     skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
     work.say(
         f"suite {suite.name}{profile}: {counted(len(runs), 'run')}, {counted(skipped, 'combination')} skipped"
@@ -190,25 +190,25 @@ def recorded_runs(
     left : dict
         Ids of those that cannot be made again under their id, and why.
     """
-    found: dict[str, dict[str, RunSpec]] = {}
-    left: dict[str, str] = {}
+    runs: dict[str, dict[str, RunSpec]] = {}
+    skipped: dict[str, str] = {}
     for name, _, cell in store.cells(suite):
         id = cell["id"]
         if id is None:
             continue
-        kept = store.contents(cell)
-        if kept.status not in statuses:
+        contents = store.contents(cell)
+        if contents.status not in statuses:
             continue
         try:
-            spec = read_spec(kept.started.get("spec", UNKNOWN_SPEC))
+            spec = read_spec(contents.started.get("spec", UNKNOWN_SPEC))
             if identify(spec) != id:
-                left[id] = "it was made by another version of the code, the data or a plugin"
+                skipped[id] = "it was made by another version of the code, the data or a plugin"
                 continue
         except (UserError, DataError) as error:
-            left[id] = str(error)
+            skipped[id] = str(error)
             continue
-        found.setdefault(name, {})[id] = spec
-    return found, left
+        runs.setdefault(name, {})[id] = spec
+    return runs, skipped
 
 
 def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[str]]:
@@ -224,7 +224,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     Returns
     -------
     ends : Counter
-        How many ended in which way; ``left`` are those that cannot be made again here, and searches.
+        How many ended in which way; ``skipped`` are those that cannot be made again here, and searches.
     suites : list of str
         Suites whose runs were made.
 
@@ -239,19 +239,19 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     if suite is not None and not (work.root / suite / "suite.json").exists():
         raise UserError(f"{work.root} holds no runs of suite {suite}")
     statuses = ("failed", "stopped") if work.retry else ("interrupted", "missing", "damaged")
-    found, left = recorded_runs(store, suite, statuses)
-    for id, why in left.items():
+    runs_by_suite, skipped = recorded_runs(store, suite, statuses)
+    for id, why in skipped.items():
         work.say(f"run {id} is left as it is: {why}")
-    ends: Counter[str] = Counter({"left": len(left)} if left else {})
+    ends: Counter[str] = Counter({"left": len(skipped)} if skipped else {})
     for path in sorted(work.root.glob(f"*{SEARCH}/suite.json")):
         name = read_suite(path)[0].get("searches_for")
         if name is not None and not (work.root / name / "suite.json").exists():
             work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
             ends["left"] += 1
-    for name, runs in found.items():
+    for name, runs in runs_by_suite.items():
         work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")
         ends += work.carry_out(name or "runs", runs)
-    return ends, [name for name in found if name]
+    return ends, [name for name in runs_by_suite if name]
 
 
 def within_limit(
@@ -312,56 +312,56 @@ def _tuned(
     tuning : dict
         What ``suite.json`` keeps.
     """
-    name, found, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
+    name, tried, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
     _check_name(name, suite, work.root)
     sizes = " + ".join(map(str, tune.sizes()))
     work.say(
-        f"tuning {suite.name}: {counted(len(found), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
+        f"tuning {suite.name}: {counted(len(tried), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
     )
-    if missed := _untuned(found):
+    if missed := _untuned(tried):
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
     report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
     title = f"The search of {suite.name}"
     content = {"suite": name, "profile": suite.profile, "title": title, "report": report}
-    listed: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
 
     def start(specs: Sequence[RunSpec]) -> None:
-        fresh = {str(one["id"]): one for one in (in_suite(Combination({}, spec)) for spec in specs)}
-        listed.update(fresh)
-        store.write_suite(name, {**content, "searches_for": suite.name, "cells": list(listed.values())})
+        fresh = {str(entry["id"]): entry for entry in (in_suite(Combination({}, spec)) for spec in specs)}
+        entries.update(fresh)
+        store.write_suite(name, {**content, "searches_for": suite.name, "cells": list(entries.values())})
         if work.carry_out(f"tuning {suite.name}", dict(zip(fresh, specs, strict=True)))["running"]:
             raise UserError(
                 "runs of the search are in another process; repeat the command when they are done"
             )
 
-    tune_all(found, tune, store, start)
-    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(found, tune)}}
-    return _chosen(cells, found, tune), tuning
+    tune_all(tried, tune, store, start)
+    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(tried, tune)}}
+    return _chosen(cells, tried, tune), tuning
 
 
 def _check_name(name: str, suite: Suite, root: Path) -> None:
     """Raise UserError if another suite has the name of a suite's search."""
-    taken = root / name / "suite.json"
-    if taken.exists() and read_suite(taken)[0].get("searches_for") != suite.name:
+    existing = root / name / "suite.json"
+    if existing.exists() and read_suite(existing)[0].get("searches_for") != suite.name:
         raise UserError(
             f"suite {suite.name}: its search is called {name}, and {root} holds another suite of that name; "
             "give --name, or another --out"
         )
 
 
-def _chosen(cells: Sequence[Combination], found: Sequence[Search], tune: TuneSpec) -> list[Combination]:
+def _chosen(cells: Sequence[Combination], results: Sequence[Search], tune: TuneSpec) -> list[Combination]:
     """Return combinations with the settings that searches have chosen."""
     chosen: dict[int, Combination] = {}
-    for number, search in enumerate(found):
+    for number, search in enumerate(results):
         for cell, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
             chosen[id(cell)] = replace(cell, search=number, **fields)
     return [chosen.get(id(cell), cell) for cell in cells]
 
 
-def _untuned(found: Sequence[Search]) -> list[str]:
+def _untuned(results: Sequence[Search]) -> list[str]:
     """Return the algorithms that have step sizes which are not searched, with these."""
     missed: dict[str, list[str]] = {}
-    for search in found:
+    for search in results:
         spec = search.cells[0].spec
         assert spec is not None
         names = [name.partition(".")[2] for name in step_sizes(spec) if name not in search.paths]

@@ -72,8 +72,8 @@ def described(measure: str) -> Metric | None:
 
 def parted(measure: str) -> tuple[str, str]:
     """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `ELSEWHERE`."""
-    known = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
-    return known.get(measure, ("", measure))
+    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
+    return parts.get(measure, ("", measure))
 
 
 def better_is_higher(measure: str) -> bool:
@@ -82,9 +82,9 @@ def better_is_higher(measure: str) -> bool:
     return metric is not None and metric.direction == "max"
 
 
-def recall(written: Mapping[str, Mapping[str, str]]) -> None:
+def recall(metrics: Mapping[str, Mapping[str, str]]) -> None:
     """Register metrics from `written_down`, so that tables can be made without the plugin that defined them."""
-    for name, about in written.items():
+    for name, about in metrics.items():
         direction: Direction = "max" if about["direction"] == "max" else "min"
         RECALLED[name] = Metric(name, direction, about["format"], about["description"], lambda _: None)
 

@@ -176,9 +176,9 @@ def _checked(what: str, value: Any, hint: object, usual: object = 1) -> Any:
     """Return ``value`` if it fits the type of a setting, else raise."""
     kind = _kind(hint, usual)
     assert kind is not None
-    wanted, fits = kind
+    expected, fits = kind
     if not fits(value):
-        raise UserError(f"{what} must be {wanted}, not {value!r}")
+        raise UserError(f"{what} must be {expected}, not {value!r}")
     if hint is float:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
@@ -199,8 +199,8 @@ def _kind(hint: object, usual: object) -> tuple[str, Callable[[object], bool]] |
     if hint is int:
         return ("a positive integer", _is_count) if positive else ("an integer", lambda v: _is_number(v, int))
     if hint is float:
-        wanted = "a positive number" if positive else "a finite number"
-        return wanted, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
+        expected = "a positive number" if positive else "a finite number"
+        return expected, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
     return None
 
 

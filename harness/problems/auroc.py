@@ -126,13 +126,13 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     module = setting.net(1)
     train = federation.splits["train"]
     positive = federation.pool.y[train.clamp(min=0)] * (train >= 0)
-    own = positive.sum(-1).double() / federation.counts()
+    shares = positive.sum(-1).double() / federation.counts()
     if not setting.settings.own_p:
-        return auroc(module, own.mean()), replace(federation, public=(*federation.public, PUBLIC))
+        return auroc(module, shares.mean()), replace(federation, public=(*federation.public, PUBLIC))
     owner = torch.zeros_like(federation.pool.group)
-    for number, held in enumerate(train):
-        owner[held[held >= 0]] = number
-    return auroc(module, own), replace(federation, pool=federation.pool._replace(group=owner), groups=())
+    for number, index in enumerate(train):
+        owner[index[index >= 0]] = number
+    return auroc(module, shares), replace(federation, pool=federation.pool._replace(group=owner), groups=())
 
 
 PROBLEMS.add(

@@ -49,23 +49,23 @@ class Contents(NamedTuple):
 
 def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
     """Return what the folder of a run holds, as far as it is sound."""
-    kept: dict[str, bytes] = {}
-    status, reason, end = folder.read(kept)
+    files: dict[str, bytes] = {}
+    status, reason, end = folder.read(files)
     try:
-        started = begun_as(folder, named, kept.get("spec.json"))
+        started = begun_as(folder, named, files.get("spec.json"))
     except Damaged as error:
         return Contents("damaged", reason or f"spec.json {error.why}", {}, {}, [])
     if status == "damaged":
         return Contents(status, reason, {}, started, [])
-    raw = kept.get("rounds.jsonl")
-    found = Contents(status, reason, end, started, [])
+    raw = files.get("rounds.jsonl")
+    result = Contents(status, reason, end, started, [])
     try:
         rounds = folder.rounds(raw)
     except Damaged as error:
-        return found.damaged(f"rounds.jsonl {error.why}")
+        return result.damaged(f"rounds.jsonl {error.why}")
     if raw is not None and len(raw.splitlines()) != len(rounds):  # of a run that has ended
-        return found.damaged("rounds.jsonl holds lines that are not evaluations")
-    return found._replace(rounds=rounds)
+        return result.damaged("rounds.jsonl holds lines that are not evaluations")
+    return result._replace(rounds=rounds)
 
 
 def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = None) -> dict[str, Any]:

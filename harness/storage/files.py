@@ -73,13 +73,13 @@ def open_file(path: Path, most: int | None = None) -> IO[bytes]:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise Damaged(path, "is a link or a device; only files are read") from None
         raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise Damaged(path, "is not a file")
-    if most is not None and found.st_size > most:
+    if most is not None and status.st_size > most:
         os.close(descriptor)
-        raise Damaged(path, f"has {found.st_size:,} bytes; at most {most:,} are read")
+        raise Damaged(path, f"has {status.st_size:,} bytes; at most {most:,} are read")
     return open(descriptor, "rb", buffering=0)
 
 
@@ -132,7 +132,7 @@ def _shallow(value: Any, levels: int = MOST_LEVELS) -> bool:
     """Whether lists and objects are in each other on no more than some levels."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(
-        _shallow(one, levels - 1) for one in inner if isinstance(one, dict | list) and one
+        _shallow(item, levels - 1) for item in inner if isinstance(item, dict | list) and item
     )
 
 
@@ -243,9 +243,9 @@ def _descriptor(path: Path) -> int | None:
 
     It may be a regular file, which a shell has opened and goes on writing; opened anew it would be cut off.
     """
-    own = ("/dev/fd", os.path.realpath("/proc/self/fd"))
+    folders = ("/dev/fd", os.path.realpath("/proc/self/fd"))
     for _ in range(MOST_LINKS):
-        if path.name.isdecimal() and os.path.realpath(path.parent) in own:
+        if path.name.isdecimal() and os.path.realpath(path.parent) in folders:
             return int(path.name)
         if not path.is_symlink():
             break
@@ -270,10 +270,10 @@ def exclusive(path: Path) -> Iterator[None]:
 def has_locks(folder: Path) -> bool:
     """Whether a lock of a file in this folder excludes others, as not on every network or virtual file system."""
     path = folder / f".locked.{secrets.token_hex(4)}"
-    with writing(path), open(path, "x") as one, open(path, "w") as other:
+    with writing(path), open(path, "x") as first, open(path, "w") as second:
         try:
-            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:  # it refuses locks

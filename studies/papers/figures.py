@@ -64,9 +64,9 @@ class Figure(NamedTuple):
         """Chosen settings that are the least or the largest number tried, as ``algorithm.lr=0.2``."""
         tried = dict(part.partition("=")[::2] for part in self.tried.split())
         ends = {
-            f"{name}={one}"
+            f"{name}={end}"
             for name, text in tried.items()
-            for one in (text.split("/")[0], text.split("/")[-1])
+            for end in (text.split("/")[0], text.split("/")[-1])
         }
         return [part for part in self.settings.split() if part in ends]
 
@@ -74,15 +74,15 @@ class Figure(NamedTuple):
 COLUMNS = (*Figure._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
 
 
-def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
+def versions_text(names: Mapping[str, str], versions: Mapping[str, Any]) -> str:
     """Return parts and versions as ``algorithm=fedavg@3 privacy=@3``; a plugin's version follows a ``+``."""
-    plugins = found.get("plugins", {})
-    sections = [section for section in found if section != "plugins"]
-    sections += [section for section in plugins if section not in found]
+    plugins = versions.get("plugins", {})
+    sections = [section for section in versions if section != "plugins"]
+    sections += [section for section in plugins if section not in versions]
     texts = []
     for section in sections:
         plugin = f"+{plugins[section]}" if section in plugins else ""
-        texts.append(f"{section}={names.get(section, '')}@{found.get(section, '')}{plugin}")
+        texts.append(f"{section}={names.get(section, '')}@{versions.get(section, '')}{plugin}")
     return " ".join(texts)
 
 
@@ -90,21 +90,21 @@ def stale(claims: PaperClaims, figures: Sequence[Figure]) -> list[str]:
     """Return why figures are not evidence for the claims of today, one sentence for each reason."""
     reasons: list[str] = []
     for claim in claims.claims:
-        own = [figure for figure in figures if figure.claim == claim.id]
-        if not own:
+        evidence = [figure for figure in figures if figure.claim == claim.id]
+        if not evidence:
             reasons.append(f"{claim.id}: {FILE} has no figure of it")
-        elif any(figure.question != claim.question for figure in own):
+        elif any(figure.question != claim.question for figure in evidence):
             reasons.append(f"{claim.id}: claims.yaml asks for other figures than those in {FILE}")
-        for text in sorted({figure.versions for figure in own}):
+        for text in sorted({figure.versions for figure in evidence}):
             if not text:
                 reasons.append(f"{claim.id}: versions of its runs are not known")
             elif (now := _today(text)) != text:
                 was, now_is = set(text.split()) - set(now.split()), set(now.split()) - set(text.split())
-                told = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
-                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {told}")
+                contrast = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
+                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {contrast}")
     ids = {claim.id for claim in claims.claims}
-    gone = sorted({figure.claim for figure in figures if figure.claim not in ids})
-    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in gone]
+    obsolete = sorted({figure.claim for figure in figures if figure.claim not in ids})
+    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in obsolete]
 
 
 def _today(text: str) -> str:
@@ -114,11 +114,11 @@ def _today(text: str) -> str:
         section, _, rest = part.partition("=")
         names[section] = rest.rpartition("@")[0]
     spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
-    made = versions(spec)
+    current = versions(spec)
     special = {
-        name: one.version for name, one in SPECIAL.items() if name in names
+        name: special_part.version for name, special_part in SPECIAL.items() if name in names
     }  # the text has no settings
-    return versions_text(names, {**made, **special} if made else {})
+    return versions_text(names, {**current, **special} if current else {})
 
 
 def write_figures(path: Path, figures: Sequence[Figure]) -> None:
@@ -127,8 +127,8 @@ def write_figures(path: Path, figures: Sequence[Figure]) -> None:
     rows = Counter(figure.claim for figure in figures)
     for figure in figures:
         plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
-        lines.append(["" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
-                      for one in (*plain, rows[figure.claim])])  # fmt: skip
+        lines.append(["" if entry is None else f"{entry:.{DIGITS}g}" if isinstance(entry, float) else entry
+                      for entry in (*plain, rows[figure.claim])])  # fmt: skip
     write_text(path, as_csv(lines))
 
 
@@ -154,10 +154,10 @@ def read_figures(path: Path) -> list[Figure]:
         raise UserError(f"{path} cannot be read: {error}") from None
     if len(_keyed(figures)) < len(figures):
         raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
-    found = Counter(figure.claim for figure in figures)
+    counts = Counter(figure.claim for figure in figures)
     for figure, row in zip(figures, rows[1:], strict=True):
-        if row[-1] != str(found[figure.claim]):
-            raise UserError(f"{path}: {figure.claim} has {found[figure.claim]} rows, expected {row[-1]}")
+        if row[-1] != str(counts[figure.claim]):
+            raise UserError(f"{path}: {figure.claim} has {counts[figure.claim]} rows, expected {row[-1]}")
     return figures
 
 
@@ -168,18 +168,20 @@ def _figure(
     """Return the figure of a row; `rows` is checked with all of them."""
     if bound not in ("", BOUND) or arm not in ("of", "than"):
         raise ValueError(f"arm {arm!r}, bound {bound!r}")
-    at, found = float(point) if point else None, float(value) if value else None
-    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions, tried)
+    at, number = float(point) if point else None, float(value) if value else None
+    return Figure(
+        claim, question, arm, at, settings, repetition, number, bound == BOUND, run, versions, tried
+    )
 
 
-def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
+def differing(before: Sequence[Figure], after: Sequence[Figure]) -> int:
     """Return the number of runs whose figures differ between two readings by more than rounding."""
-    old, new = _keyed(written), _keyed(found)
+    old, new = _keyed(before), _keyed(after)
     return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
 
 
 def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
-    return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
+    return {(figure.claim, figure.arm, figure.point, figure.repetition): figure for figure in figures}
 
 
 def _same(a: Figure, b: Figure) -> bool:

@@ -37,34 +37,34 @@ def markdown(findings: Sequence[Finding], figures: Sequence[Figure]) -> str:
 def notes(finding: Finding, figures: Sequence[Figure]) -> str:
     """Return what was compared, what was chosen, what is missing, and how it is read."""
     claim = finding.claim
-    said = [claim.compared]
+    sentences = [claim.compared]
     for arm in claim.arms:
-        own = [figure for figure in figures if figure.claim == claim.id and figure.arm == arm]
+        evidence = [figure for figure in figures if figure.claim == claim.id and figure.arm == arm]
         if claim.along:
-            points = sorted({figure.point for figure in own if figure.point is not None})
-            said.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
-        chosen = {figure.point: figure for figure in own if figure.settings}
+            points = sorted({figure.point for figure in evidence if figure.point is not None})
+            sentences.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
+        chosen = {figure.point: figure for figure in evidence if figure.settings}
         for point, figure in chosen.items():
             at = "" if point is None else f" at {claim.along}={point:g}"
             edges = f" (at the edge of the grid: {' '.join(figure.edges)})" if figure.edges else ""
-            said.append(f"chosen for {arm}{at}: {figure.settings}{edges}")
+            sentences.append(f"chosen for {arm}{at}: {figure.settings}{edges}")
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
-        said.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
+        sentences.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
     if finding.bounds:
         runs = counted(finding.bounds, "run")
-        said.append(f"{runs} did not reach the target and count with what they had spent")
+        sentences.append(f"{runs} did not reach the target and count with what they had spent")
     if finding.failed:
-        said.append(
+        sentences.append(
             f"{finding.failed} of {counted(finding.decision.seeds + finding.failed, 'seed')} have no value"
         )
     if finding.unpaired:
-        said.append(
+        sentences.append(
             f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
         )
     if finding.size:
-        said.append(f"the effect {finding.size}")
-    text = "; ".join(said) + "."
+        sentences.append(f"the effect {finding.size}")
+    text = "; ".join(sentences) + "."
     return f"{text} {claim.reading}" if claim.reading else text
 
 

@@ -69,17 +69,19 @@ def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
     UserError
         If the sides of the claim have no seed in common.
     """
-    own = [figure for figure in figures if figure.claim == claim.id]
-    weights = _weights(claim, own)
+    evidence = [figure for figure in figures if figure.claim == claim.id]
+    weights = _weights(claim, evidence)
     seeds: dict[str, dict[tuple[str, float | None], Figure]] = {}
-    for figure in own:
+    for figure in evidence:
         seeds.setdefault(figure.repetition, {})[figure.arm, figure.point] = figure
-    whole = [of for of in seeds.values() if of.keys() == weights.keys()]
-    if not whole:
+    complete = [by_arm for by_arm in seeds.values() if by_arm.keys() == weights.keys()]
+    if not complete:
         raise UserError(f"{claim.id}: its sides have no {claim.over} in common")
-    counted = [of for of in whole if all(figure.value is not None for figure in of.values())]
-    values = [sum(weights[key] * _scaled(claim, figure) for key, figure in of.items()) for of in counted]
-    bounded = [weights[key] for of in counted for key, figure in of.items() if figure.bound]
+    counted = [by_arm for by_arm in complete if all(figure.value is not None for figure in by_arm.values())]
+    values = [
+        sum(weights[key] * _scaled(claim, figure) for key, figure in by_arm.items()) for by_arm in counted
+    ]
+    bounded = [weights[key] for by_arm in counted for key, figure in by_arm.items() if figure.bound]
     decision = verdicts.judge(
         values,
         claim.expect,
@@ -87,10 +89,10 @@ def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
         up=any(weight > 0 for weight in bounded),
         down=any(weight < 0 for weight in bounded),
     )
-    failed, unpaired = len(whole) - len(counted), len(seeds) - len(whole)
+    failed, unpaired = len(complete) - len(counted), len(seeds) - len(complete)
     if failed or unpaired:
         decision = decision._replace(verdict=OPEN)
-    bounds = sum(figure.bound for of in whole for figure in of.values())
+    bounds = sum(figure.bound for by_arm in complete for figure in by_arm.values())
     return Finding(claim, decision, failed, unpaired, bounds)
 
 
@@ -105,7 +107,9 @@ def _weights(claim: PaperClaim, figures: Sequence[Figure]) -> dict[tuple[str, fl
         if claim.along is None:
             weights[arm, None] = sign
             continue
-        points = sorted({one.point for one in figures if one.arm == arm and one.point is not None})
+        points = sorted(
+            {figure.point for figure in figures if figure.arm == arm and figure.point is not None}
+        )
         logs = [math.log(point) for point in points]
         mean = fmean(logs) if logs else 0.0
         squares = sum((x - mean) ** 2 for x in logs)

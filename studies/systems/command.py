@@ -27,15 +27,15 @@ def systems_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--markdown", action="store_true", help="print the table of docs/systems.md")
 
 
-def systems_command(given: argparse.Namespace) -> int:
+def systems_command(args: argparse.Namespace) -> int:
     """Print what settings compose to."""
     try:
-        evaluations = [evaluate(*_parsed(text)) for text in given.settings or SETTINGS]
+        evaluations = [evaluate(*_parsed(text)) for text in args.settings or SETTINGS]
     except ValueError as problem:
         raise UserError(f"systems: {problem}") from problem
-    if given.json:
+    if args.json:
         print(json.dumps([evaluation.as_json() for evaluation in evaluations], indent=1))
-    elif given.markdown:
+    elif args.markdown:
         print(markdown(evaluations))
     else:
         for evaluation in evaluations:
