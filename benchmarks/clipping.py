@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks.speed import compare, interleaved
+from benchmarks.speed import compare, time_in_turns
 from datasets.federation import Batch
 from harness import models
 from harness.core.execution.vectorize import ClientExecutor
@@ -53,7 +53,7 @@ def main() -> None:
             "gradients of samples": each,
             "ghost clipping": partial(each, ghost=True),
         }
-        compare(interleaved(ways, args.repeats, args.rounds))
+        compare(time_in_turns(ways, args.repeats, args.rounds))
 
 
 if __name__ == "__main__":

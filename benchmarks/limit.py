@@ -90,7 +90,7 @@ class Clock:
         self._since = time.perf_counter()
 
     def turn(self, sort: str | None) -> None:
-        """Go into a sort of work, or, without one, back to what was before."""
+        """Enter a sort of work; without one, return to the sort before."""
         now = time.perf_counter()
         self.seconds[self._sorts[-1]] += now - self._since
         self._since = now
@@ -155,7 +155,7 @@ def rate(repeats: int = 7) -> float:
 
 
 def ready(content: dict[str, Any], stack: int) -> Simulation:
-    """Return so many runs side by side after some rounds, their functions recorded."""
+    """Return runs side by side after some rounds, with their functions recorded."""
     tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
     runs = [calibrated(prepare(read_spec(content_of_run), Execution())) for content_of_run in every]

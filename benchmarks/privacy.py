@@ -59,7 +59,7 @@ LOCAL = {"placement": "local", "clip": 0.5}
 RANDOM, BALANCED = {"size": 10}, {"size": 10, "kind": "balanced"}
 
 
-def made(fields: Fields, seed: int = 0, **more: Any) -> Setup:
+def calibrated_run(fields: Fields, seed: int = 0, **more: Any) -> Setup:
     """Return a calibrated run."""
     return calibrated(prepare(read_spec({**fields, "seed": seed, **more})))
 
@@ -70,7 +70,7 @@ def multiplier(setup: Setup) -> float:
     return setup.privacy.noise_multiplier
 
 
-def joined(setup: Setup) -> tuple[float, int]:
+def rate_and_steps(setup: Setup) -> tuple[float, int]:
     """Return the smallest client's rate and the largest client's number of steps in the run."""
     counts, batch = setup.federation.counts(), setup.algorithm.batch_size
     largest, fewest = int(counts.max()), int(counts.min())
@@ -82,7 +82,7 @@ def noise() -> Iterator[tuple[str, str, str, str]]:
     for epsilon in (30, 8, 2):
         shared = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
         for name, cohort in (("random", RANDOM), ("balanced", BALANCED)):
-            each = multiplier(made(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
+            each = multiplier(calibrated_run(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
             yield (
                 f"z, local, 10 of 100, T 100, ε {epsilon}, {name} cohorts",
                 f"{shared:.3g}",
@@ -90,8 +90,8 @@ def noise() -> Iterator[tuple[str, str, str, str]]:
                 f"{shared / each:.2f}",
             )
     for seed in range(3):
-        setup = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "epsilon": 4})
-        rate, steps = joined(setup)
+        setup = calibrated_run(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "epsilon": 4})
+        rate, steps = rate_and_steps(setup)
         shared, each = calibrate(4, DELTA, [Event(1.0, rate, steps)]), multiplier(setup)
         yield (
             f"z, records of 15 hospitals, ε 4, seed {seed}",
@@ -100,7 +100,7 @@ def noise() -> Iterator[tuple[str, str, str, str]]:
             f"{shared / each:.2f}",
         )
         spent = account([Event(1.0, rate, steps)], DELTA).epsilon
-        loud = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "noise_multiplier": 1.0})
+        loud = calibrated_run(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "noise_multiplier": 1.0})
         began = time.perf_counter()
         assert loud.privacy is not None
         report = dry_run(loud, everybody=True).ledger.report(DELTA, noise_multiplier=1.0)
@@ -134,16 +134,16 @@ def accuracy(seeds: int) -> Iterator[tuple[str, str, str, str]]:
             after = [
                 _accuracy(DIGITS, seed, {**LOCAL, "epsilon": epsilon}, cohort=cohort) for seed in range(seeds)
             ]
-            yield f"digits, local, ε {epsilon}, {name} cohorts", *_compared(before, after)
+            yield f"digits, local, ε {epsilon}, {name} cohorts", *_difference_row(before, after)
     record = {"unit": "record", "clip": 0.5}
     for name, more in (("shared noise", {}), ("noise per client", {"noise": "per_client"})):
         before, after = [], []
         for seed in range(seeds):
-            setup = made(CANCER, seed, privacy={**record, "epsilon": 4})
-            shared = calibrate(4, DELTA, [Event(1.0, *joined(setup))])
+            setup = calibrated_run(CANCER, seed, privacy={**record, "epsilon": 4})
+            shared = calibrate(4, DELTA, [Event(1.0, *rate_and_steps(setup))])
             before.append(_accuracy(CANCER, seed, {**record, "noise_multiplier": shared}))
             after.append(_accuracy(CANCER, seed, {**record, "epsilon": 4, **more}))
-        yield f"breast cancer, records of 15 hospitals, ε 4, {name}", *_compared(before, after)
+        yield f"breast cancer, records of 15 hospitals, ε 4, {name}", *_difference_row(before, after)
 
 
 def _accuracy(fields: Fields, seed: int, privacy: Fields, **more: Any) -> float:
@@ -151,7 +151,7 @@ def _accuracy(fields: Fields, seed: int, privacy: Fields, **more: Any) -> float:
     return float(simulate(setup)["metrics"]["accuracy"])
 
 
-def _compared(before: list[float], after: list[float]) -> tuple[str, str, str]:
+def _difference_row(before: list[float], after: list[float]) -> tuple[str, str, str]:
     pairs = [new - old for old, new in zip(before, after, strict=True)]
     spread = statistics.stdev(pairs) if len(pairs) > 1 else 0.0
     return f"{np.mean(before):.3f}", f"{np.mean(after):.3f}", f"{np.mean(pairs):+.3f} ± {spread:.3f}"

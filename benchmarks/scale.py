@@ -27,7 +27,7 @@ import torch
 
 from algorithms.centralized.scaffold import Scaffold
 from benchmarks.limit import WORK, ready
-from benchmarks.speed import MEGABYTE, Remote, Round, compare, interleaved
+from benchmarks.speed import MEGABYTE, Remote, Round, compare, time_in_turns
 from benchmarks.sweeps import SUITES, suite
 from benchmarks.workloads import W2, Ours, Workload
 from datasets.federation import Batch
@@ -71,7 +71,7 @@ def population(options: argparse.Namespace) -> None:
             f"of {total:,} clients": Remote(partial(_ours, replace(SMALL, clients=total), settings))
             for total in options.populations
         }
-        compare(interleaved(dict(rounds), options.repeats, options.rounds))
+        compare(time_in_turns(dict(rounds), options.repeats, options.rounds))
         for total, (label, candidate) in zip(options.populations, rounds.items(), strict=True):
             data = total * SMALL.samples * SMALL.shape[0] * 4 / MEGABYTE
             print(
@@ -91,7 +91,7 @@ def stack(options: argparse.Namespace) -> None:
     for about, content in (ladder, WORK["w2"], WORK["w5"], WORK["w6"]):
         print(f"{about}; a run's round, in stacks", flush=True)
         candidates = {f"of {size}": ready(content, size).step for size in options.stacks}
-        seconds = interleaved(candidates, options.repeats, options.rounds)
+        seconds = time_in_turns(candidates, options.repeats, options.rounds)
         sizes = zip(seconds.items(), options.stacks, strict=True)
         compare({label: [value / size for value in values] for (label, values), size in sizes})
 
@@ -111,7 +111,7 @@ def blocks(options: argparse.Namespace) -> None:
         candidates = {name: Simulation.from_setup(setup, in_parts=way).step for name, way in ways.items()}
         parameters = sum(value.numel() for value in setup.start.values())
         print(f"{clients} clients, hidden {hidden}, {parameters:,} parameters, 10 steps of 32", flush=True)
-        compare(interleaved(candidates, options.repeats, options.rounds))
+        compare(time_in_turns(candidates, options.repeats, options.rounds))
 
 
 def images(options: argparse.Namespace) -> None:

@@ -204,7 +204,7 @@ class Codec:
             return Coded(decoded.reshape(rows.shape), self._sizes(n, flat).reshape(lead))
         selected = None if kept is None else kept.expand(rows.shape).reshape(messages, n)
         public = None if shared is None else shared.expand(rows.shape).reshape(messages, n)
-        sent = _both(selected, public)
+        sent = _intersection(selected, public)
         counts = row_counts(sent)
         sizes = self._value_bytes(counts)
         if selected is not None:
@@ -272,7 +272,7 @@ class Codec:
         return self.values.unpack(data, count, dtype)
 
 
-def _both(kept: Tensor | None, public: Tensor | None) -> Tensor:
+def _intersection(kept: Tensor | None, public: Tensor | None) -> Tensor:
     if kept is not None and public is not None:
         return kept & public
     chosen = public if kept is None else kept

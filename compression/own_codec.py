@@ -103,7 +103,7 @@ class _Values:
         return False
 
     def size(self, count: int) -> int:
-        """Return how many bytes so many entries take at most."""
+        """Return the largest number of bytes that this number of entries takes."""
         return self.own.size(count)
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
@@ -200,7 +200,7 @@ def _check(cls: type[OwnCodec]) -> None:
             where = f"codec {cls.name!r}, {len(values)} entries: "
             try:
                 data, again, other = (
-                    _tried(writer, values, number) for writer in (first, first, _Values(cls()))
+                    _encode_seeded(writer, values, number) for writer in (first, first, _Values(cls()))
                 )
                 # Read by an object that has not written.
                 arrived = _Values(cls()).unpack(data, len(values), values.dtype)
@@ -220,7 +220,7 @@ def _check(cls: type[OwnCodec]) -> None:
                 raise CompressionError(f"{where}what arrives has nothing to do with what was sent")
 
 
-def _tried(codec: _Values, values: Tensor, number: int) -> bytes:
+def _encode_seeded(codec: _Values, values: Tensor, number: int) -> bytes:
     """Encode a message with the generator of its number."""
     torch.manual_seed(torch.initial_seed() + 1)  # whoever draws from it gets other numbers each time
     return codec.pack(values, torch.Generator().manual_seed(number))

@@ -61,9 +61,9 @@ def cache_dir(name: str) -> Path:
 
 
 def is_trusted(folder: Path) -> bool:
-    """Whether nobody else can write a folder of the cache, nor the cache itself; if somebody can, warn once.
+    """Return whether nobody else can write a folder of the cache, nor the cache itself; if somebody can, warn once.
 
-    What is believed as it lies there, without a checksum that is known from elsewhere, needs this.
+    Files without a checksum known from elsewhere are only read from trusted folders.
     """
     if not hasattr(os, "getuid"):
         return True

@@ -157,7 +157,7 @@ def _advice(path: Path, name: str, counts: Counter[str], matches: Mapping[str, r
 
 
 def _has_unit_or_sign(value: str, match: re.Match[str]) -> bool:
-    """Whether a number has a currency, a unit, or a sign that options cannot read."""
+    """Return whether a number has a currency, a unit, or a sign that options cannot read."""
     return bool(
         match["unit"] or match["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
     )

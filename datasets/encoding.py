@@ -108,7 +108,7 @@ def column_places(where: object, header: Sequence[str], is_empty: Callable[[int]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelColumn:
-    """The column of the label, and what its values become.
+    """The column of the label, and how its values become classes or numbers.
 
     Attributes
     ----------
@@ -299,7 +299,7 @@ def _encode(
 
 
 def _is_continuous(cells: Cells) -> bool:
-    """Whether a column holds numbers other than 0 and 1."""
+    """Return whether a column holds numbers other than 0 and 1."""
     return cells.numeric and not ((cells.values == 0) | (cells.values == 1)).all()
 
 

@@ -273,7 +273,7 @@ def _pool(
     *,
     standardize: bool,
 ) -> Federation:
-    """Return a federation of the features that are not hidden, whose public facts are those of its training."""
+    """Return a federation of the features that are not hidden, with the public facts of its training data."""
     is_held = np.zeros(len(dataset.y), np.bool_)
     for index in splits.values():
         is_held[index[index >= 0]] = True
@@ -422,7 +422,7 @@ def _without_features(dataset: Dataset, columns: Sequence[str]) -> Dataset:
 
 
 def standardizes(dataset: Dataset) -> bool:
-    """Whether a data set has columns to standardize."""
+    """Return whether a data set has columns to standardize."""
     return dataset.continuous is not None and bool(dataset.continuous.any())
 
 

@@ -101,7 +101,7 @@ class Roles:
         return {self.client, self.user} | (set() if self.keep_sensitive else {*as_list(self.sensitive)})
 
     def label_in(self, path: Path, content: Content) -> str:
-        """Return the column of the label, if all that are named are columns of a file and may be what they are."""
+        """Return the column of the label, after checking that all named columns exist and fit their roles."""
         columns, dropped = content.columns, as_list(self.drop)
         if self.label is None:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")

@@ -110,7 +110,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Reading:
-        """Return what some options say, of which others than these are ignored.
+        """Return the reading that some options describe; other options are ignored.
 
         Raises
         ------

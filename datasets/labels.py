@@ -32,7 +32,7 @@ MOST_SHOWN = 20  # values of a label in a message
 
 
 def folded(name: str) -> str:
-    """Return a name without what is mostly a slip: case, surrounding and doubled spaces, trailing dots."""
+    """Return a name without case, surrounding and doubled spaces, and trailing dots, which are mostly slips."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split()).rstrip(". ")
 
 
@@ -66,9 +66,7 @@ def relabel(where: object, label: str, values: NDArray[np.str_], names: Mapping[
     new_names: dict[str, str] = {}
     for old, new in names.items():
         if new_names.setdefault(old.strip(), new.strip()) != new.strip():
-            raise DataError(
-                f"{where}: labels names {old.strip()!r} twice, as readers take no spaces around cells"
-            )
+            raise DataError(f"{where}: labels names {old.strip()!r} twice; spaces around cells are ignored")
     old_names, codes = np.unique(values, return_inverse=True)
     for old in new_names:
         if old not in old_names:

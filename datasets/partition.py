@@ -101,7 +101,7 @@ class Partition(ABC):
         return np.split(np.argsort(owner, kind="stable")[left_out:], np.cumsum(sizes)[:-1])
 
     def resolved(self, client: str) -> Self:
-        """Return the partition with what the data set's column of clients, or none, decides."""
+        """Return the partition completed by the data set's column of clients, if it has one."""
         return self
 
     @property

@@ -37,7 +37,7 @@ def users_of(dataset: Dataset, column: str) -> Users:
 
 
 def refuse_scattered(users: Users, owner: Positions, position: Positions) -> None:
-    """Refuse users with samples at several clients, of whom no client's epsilon covers all samples."""
+    """Refuse users with samples at several clients: no client's epsilon covers all of their samples."""
     pairs = np.unique(np.stack([users.number[position], owner]), axis=1)
     twice = np.flatnonzero(np.diff(pairs[0]) == 0)
     if len(twice):

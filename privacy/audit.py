@@ -100,7 +100,7 @@ def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:
 def inclusion_p(drawn: Tensor, rate: float) -> Iterator[tuple[float, str]]:
     """Test whether units were drawn independently of each other and of earlier draws, at a rate.
 
-    Fixed sizes, shuffled passes, other rates and repeated draws are Poisson sampling in some of these figures only.
+    Fixed sizes, shuffled passes, other rates and repeated draws are Poisson sampling in some of these numbers only.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _binomial_p(sample: npt.NDArray[np.bool_], rate: float) -> float:
 
 
 def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> float:
-    """Two-sided p-value of the variation of binomial counts around their mean: Chernoff's bound of each tail.
+    """Return the two-sided p-value of the variation of binomial counts, by Chernoff's bound of each tail.
 
     No limit law holds for a few small counts, and the exact law takes long to compute for many.
     """

@@ -118,7 +118,7 @@ class Histories:
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
     def exposures(self, bounds: Array) -> Array:
-        """Return figures by which histories are ranked: their bounds, or without these their expected releases."""
+        """Return numbers by which histories are ranked: their bounds, or without these their expected releases."""
         if self.noise is None:
             return bounds
         expected: Array = (self.times * np.array(self.releases) * self.rates).sum(-1)
@@ -216,7 +216,7 @@ def _distinct(units: int, columns: Sequence[NDArray[Any]]) -> tuple[NDArray[np.i
 
 
 def _dominates(histories: Histories, history: int, other: int) -> bool:
-    """Whether ``history`` is at least as exposed as ``other`` in every kind of draw."""
+    """Return whether ``history`` is at least as exposed as ``other`` in every kind of draw."""
     participates = histories.times[other] > 0
     return bool(
         (histories.times[history] >= histories.times[other]).all()

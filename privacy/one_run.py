@@ -152,7 +152,7 @@ def clopper_pearson_epsilon(
 def _refuted(
     correct: int, guesses: int, canaries: int, doubt: float, inverse: Callable[[float], float]
 ) -> bool:
-    """Whether as many right guesses have probability below ``doubt`` under the trade-off of ``inverse``, F^-1."""
+    """Return whether so many right guesses have probability below ``doubt`` under F, given its inverse."""
     right, wrong = doubt * correct / canaries, doubt * (guesses - correct) / canaries
     for count in range(correct - 1, -1, -1):
         needed = max(wrong, inverse(right))
@@ -163,7 +163,7 @@ def _refuted(
 
 
 def _guessing_p(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
+    """Return the bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
     right = 1 / (1 + math.exp(-epsilon))
     tail = float(scipy.special.bdtrc(correct - 1, guesses, right))
     if delta == 0 or correct == 0:

@@ -52,7 +52,7 @@ REWRITE = (
 
 
 class MechanismError(ValueError):
-    """A mechanism is not what it declares, or nothing is proved for what it declares."""
+    """A mechanism contradicts its declaration, or no proof covers it."""
 
 
 class OwnMechanism(ABC):
@@ -80,7 +80,7 @@ class OwnMechanism(ABC):
 
 
 class Noise:
-    """A declared distribution: its entries, and how well two shifts of it are told apart.
+    """A declared distribution: its entries, and how well two shifts of it are distinguished.
 
     The declared functions are evaluated between ``-end`` and ``end``, where registration has checked them, and
     beyond only after the same checks there.

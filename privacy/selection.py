@@ -1,4 +1,4 @@
-"""Private selection: what a search for settings costs if its winner is told.
+"""Private selection: the epsilon of a search for settings whose winner is published.
 
 Papernot and Steinke (ICLR 2022, https://arxiv.org/abs/2110.03620) bound the privacy of the best of a random number
 of runs: Theorem 6 for Poisson numbers, Theorem 2 for the truncated negative binomial family, of which the geometric

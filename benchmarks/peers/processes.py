@@ -60,7 +60,7 @@ class Peer:
         )
 
     def __call__(self) -> dict[str, Any]:
-        """Run one round; returns what the script says of it."""
+        """Run one round, and return the script's report of it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):  # it has said why, or its log has
             print(file=self._process.stdin, flush=True)
@@ -108,8 +108,8 @@ def memory(root: int) -> float:
     return sum(peaks.get(number, 0.0) for number in family)
 
 
-def installed(envs: Path, only: list[str]) -> dict[str, str]:
-    """Return the Python of each peer that there is, and say how to get the others."""
+def find_interpreters(envs: Path, only: list[str]) -> dict[str, str]:
+    """Return the Python of each installed peer, and print how to install the others."""
     interpreters = {}
     for name, (_, _, packages) in PEERS.items():
         python = envs.absolute() / name / "bin" / "python"

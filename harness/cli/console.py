@@ -114,8 +114,8 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
-def following(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show what is being done, and return a function that is told how far it is; that is shown now and then."""
+def follow(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress from time to time, and return a function that takes the number of items done."""
     last_update = time.monotonic()
     with log.status(what) as status:
 

@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def doctor_command(args: argparse.Namespace) -> int:
-    """Print what was found; 1 if something is wrong."""
+    """Print the findings; return 1 if something is wrong."""
     checks = list(findings(args.out))
     if args.json:
         print(json.dumps([check._asdict() for check in checks], indent=1))
@@ -65,7 +65,7 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 
 def findings(results: Path) -> Iterator[Finding]:
-    """Yield what was found; ``results`` is the results folder that would be used."""
+    """Yield the findings; ``results`` is the results folder that would be used."""
     about = versions()
     yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in about.items()))
     conflicts = [*shadowed(), *shared()]

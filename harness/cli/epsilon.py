@@ -165,7 +165,7 @@ def epsilon_command(args: argparse.Namespace) -> int:
         return 0
     out.print(mechanism.describe(), markup=False)
     tightest = {row["adjacency"]: row for row in rows}  # the last of an adjacency is the tightest
-    print_rows([_shown(row) for row in rows], "epsilon by adjacency and accountant")
+    print_rows([_table_row(row) for row in rows], "epsilon by adjacency and accountant")
     for row in rows:
         if row["note"]:
             out.print(f"{row['adjacency']}: {row['note']}", markup=False)
@@ -175,7 +175,7 @@ def epsilon_command(args: argparse.Namespace) -> int:
 
 
 def _mechanism(args: argparse.Namespace) -> Mechanism:
-    size, total, rate = _drawn(args)
+    size, total, rate = _cohort_and_rate(args)
     hidden = args.placement == "central" or args.unit != "client"  # a client draws its records itself
     sampling = args.sampling or ("full" if rate == 1 else "poisson" if hidden else "fixed")
     if sampling == "full" and rate < 1:
@@ -207,7 +207,7 @@ def _mechanism(args: argparse.Namespace) -> Mechanism:
     )  # fmt: skip
 
 
-def _drawn(args: argparse.Namespace) -> tuple[int, int, float]:
+def _cohort_and_rate(args: argparse.Namespace) -> tuple[int, int, float]:
     """Return size and total of a cohort, and the probability of a unit to be in it."""
     if args.rate is None:
         size, total = _cohort(args.cohort)
@@ -273,7 +273,7 @@ def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]
     return rows
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "adjacency": row["adjacency"],
         "accountant": row["accountant"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.cli.console import log, out
-from harness.cli.run import exit_code, given_work
+from harness.cli.run import exit_code, work_options
 from harness.config.recorded import misnamed, results_folder
 from harness.config.report import read_stored
 from harness.core.registry import counted
@@ -15,7 +15,7 @@ from harness.storage.merge import merge
 
 def resume_command(args: argparse.Namespace) -> int:
     """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
-    ends, suites = carry_on(given_work(args), args.suite)
+    ends, suites = carry_on(work_options(args), args.suite)
     if not ends.keys() - {"left"}:
         what = "failed" if args.retry else "is unfinished"
         log.print(f"nothing in {args.out} {what} that can be run", markup=False)

@@ -60,7 +60,7 @@ class SuiteProgress(Follower):
 
     def finished(self, outcome: Outcome) -> None:
         """Record and report that a run has ended."""
-        label = name(self._runs[outcome.id])
+        label = run_label(self._runs[outcome.id])
         with self._lock:
             self._watch.end(outcome.id)
             self._ends[outcome.status] += 1
@@ -87,9 +87,9 @@ class SuiteProgress(Follower):
             for id, run in visible.items():
                 if id not in self._lines:
                     self._lines[id] = self._bar.add_task(
-                        f"  {name(self._runs[id])}", total=self._runs[id].rounds, status=""
+                        f"  {run_label(self._runs[id])}", total=self._runs[id].rounds, status=""
                     )
-                self._bar.update(self._lines[id], completed=run.round, status=where(run))
+                self._bar.update(self._lines[id], completed=run.round, status=status_text(run))
 
     def _left(self, now: Mapping[str, RunStatus]) -> str:
         share = self._watch.left(now)
@@ -118,7 +118,7 @@ class SuiteProgress(Follower):
         self._bar.stop()
 
 
-def name(spec: RunSpec) -> str:
+def run_label(spec: RunSpec) -> str:
     """Return the label of a run, such as ``fedavg on adult, ε 2, beta 0.9, seed 3``."""
     on = spec.data.called if spec.data else spec.problem["kind"]
     epsilon = spec.privacy.epsilon if spec.privacy else None
@@ -136,7 +136,7 @@ def name(spec: RunSpec) -> str:
     return ", ".join(parts)
 
 
-def where(run: RunStatus) -> str:
+def status_text(run: RunStatus) -> str:
     """Return a run's metrics and epsilon in one line."""
     if run.metrics is None:
         return "starting"

@@ -49,7 +49,7 @@ Made = TypeVar("Made")
 def leaderboard_command(args: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
     results = Results(results_folder(args.dir).some_records(args.suite))
-    spec = results.ranked(given_report(args))
+    spec = results.ranked(report_options(args))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     if conditions := read_conditions(args.where, frame.columns):
         within_bounds = {rated.cell.key for rated in recommend(results, frame, conditions, spec.by).cells}
@@ -99,7 +99,7 @@ def _in_bold(
     if not args.bold_best:
         return set()
     if args.markdown is args.latex is None:
-        raise UserError("--bold-best: goes with --markdown or --latex")
+        raise UserError("--bold-best: needs --markdown or --latex")
     measures = [column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean")]
     best = best_of(results.cells, [name for name in measures if known(name)])
     if not best:
@@ -125,9 +125,9 @@ def _why_none(results: Results, measures: Sequence[str]) -> str:
 
 
 def recommend_command(args: argparse.Namespace) -> int:
-    """Print what satisfies bounds; 1 if nothing does."""
+    """Print the cells within bounds; return 1 if there are none."""
     results = Results(results_folder(args.dir).some_records(args.suite))
-    spec = results.ranked(given_report(args))
+    spec = results.ranked(report_options(args))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     conditions = read_conditions(args.where, frame.columns)
     if not conditions:
@@ -158,7 +158,7 @@ def report_command(args: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in args.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(args.pivot)}")
-    write_all(results_folder(args.dir), args.suite, given_report(args, pivots), paper=args.paper)
+    write_all(results_folder(args.dir), args.suite, report_options(args, pivots), paper=args.paper)
     return 0
 
 
@@ -195,7 +195,7 @@ def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -
         log.print(f"wrote {path}", markup=False)
 
 
-def given_report(args: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
+def report_options(args: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
     stored = read_stored(results_folder(args.dir).report_settings(args.suite)) if args.suite else ReportSpec()
     target = read_target(getattr(args, "target", None))

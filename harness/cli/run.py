@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
-from harness.cli.console import amount, figures, following, log, out, print_rows, progress_bar, short
+from harness.cli.console import amount, figures, follow, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
 from harness.config import builtin
 from harness.config.recorded import results_folder
@@ -85,7 +85,7 @@ EXPENDABLE = (
 
 def run_command(args: argparse.Namespace) -> int:
     """Run one benchmark."""
-    spec, execution, trackers = given_spec(args), given_execution(args), given_trackers(args)
+    spec, execution, trackers = given_spec(args), given_execution(args), tracker_callbacks(args)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
@@ -128,7 +128,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
     out.print(f"{folder.path}: {figures(final)}", markup=False)
     if (claim := final.get("privacy")) is None:
         return
-    from harness.report.tables.privacy import in_words, uncovered  # reports are slow to import
+    from harness.report.tables.privacy import in_words, uncovered_sentence  # reports are slow to import
 
     noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
     signal = final.get("diagnostics", {}).get("noise_to_signal")
@@ -137,7 +137,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
         f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
         *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
     ]
-    out.print(f"{uncovered(final.get('not_covered', ()))}", markup=False)
+    out.print(f"{uncovered_sentence(final.get('not_covered', ()))}", markup=False)
     out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
 
 
@@ -146,7 +146,7 @@ def suite_command(args: argparse.Namespace) -> int:
     suite = given_suite(args)
     ends = run_suite(
         suite,
-        given_work(args),
+        work_options(args),
         limit_hours=args.limit_hours,
         trim=args.trim,
         command=_suite_command(args),
@@ -160,7 +160,7 @@ def suite_command(args: argparse.Namespace) -> int:
 sweep_command = suite_command
 
 
-def given_work(args: argparse.Namespace) -> Work:
+def work_options(args: argparse.Namespace) -> Work:
     """Return where runs are written and how they are computed."""
     return Work(
         args.out,
@@ -171,12 +171,12 @@ def given_work(args: argparse.Namespace) -> Work:
         executor=args.executor,
         address=args.address,
         execution=given_execution(args),
-        callbacks=given_trackers(args),
+        callbacks=tracker_callbacks(args),
         retry=getattr(args, "retry", False),
     )
 
 
-def given_trackers(args: argparse.Namespace) -> tuple[Callback, ...]:
+def tracker_callbacks(args: argparse.Namespace) -> tuple[Callback, ...]:
     """Return the callback that writes runs to TensorBoard, if a folder is given."""
     if args.tensorboard is None:
         return ()
@@ -208,7 +208,7 @@ def plan_command(args: argparse.Namespace) -> int:
     chosen = given_suite(args)
     cells = within_limit(chosen.cells, chosen.tune, args.limit_hours, args.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]
-    with following(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
+    with follow(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
         rows = plan(cells, timed=not args.untimed, done=done, identified=args.json)
     refused = {row["reason"] for row in rows} if args.limit_hours is None else set()
     if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
@@ -216,11 +216,11 @@ def plan_command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
     else:
-        print_rows(*_condensed(rows), EXPENDABLE)
+        print_rows(*_condense(rows), EXPENDABLE)
     return 0
 
 
-def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return a plan with seeds averaged and shared values in the title; --json prints all values."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

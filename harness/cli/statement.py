@@ -86,7 +86,7 @@ def read_statement(path: Path) -> Mapping[str, Any]:
 
 
 def events_of(statement: Mapping[str, Any]) -> list[Event]:
-    """Return what a statement's epsilon is composed of.
+    """Return the events of which a statement's epsilon is composed.
 
     Raises
     ------

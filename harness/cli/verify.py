@@ -10,7 +10,7 @@ from collections import Counter
 from harness.cli.console import log, out
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
-from harness.storage.archive import opened, write_archive
+from harness.storage.archive import open_results, write_archive
 from harness.storage.manifest import MANIFEST, Portable
 from harness.storage.store import Store
 from harness.storage.verification import verify
@@ -24,7 +24,7 @@ def verify_command(args: argparse.Namespace) -> int:
     if args.results is not None:
         raise UserError(f"verify: the option --results is gone; write: verify {args.results}")
     bounds(args)
-    with opened(args.dir) as root:
+    with open_results(args.dir) as root:
         store = results_folder(root)
         verdicts = list(verify(store))
         counts = Counter(verdict.state for verdict in verdicts)
@@ -61,7 +61,7 @@ def bounds(args: argparse.Namespace) -> None:
 
 
 def _replays(store: Store, args: argparse.Namespace) -> list[dict[str, object]]:
-    """Repeat a sample of the finished runs, and say what came of each."""
+    """Repeat a sample of the finished runs, and print each result."""
     from harness.executors.replay import chosen, replay  # torch and all algorithms
 
     done = [folder.path.name for folder in store.run_folders() if folder.status == "done"]
@@ -86,12 +86,12 @@ def archive_command(args: argparse.Namespace) -> int:
     if not args.file.name.endswith((".tar.gz", ".tgz")):
         raise UserError(f"archive: the file's name ends in .tar.gz, given {args.file.name}")
     args.file.parent.mkdir(parents=True, exist_ok=True)
-    told(write_archive(results_folder(args.dir), args.file), str(args.file))
+    report_written(write_archive(results_folder(args.dir), args.file), str(args.file))
     return 0
 
 
-def told(portable: Portable, where: str) -> None:
-    """Print what was written and what was left out."""
+def report_written(portable: Portable, where: str) -> None:
+    """Print the runs written and those left out."""
     rest = ", ".join(f"{count} {status}" for status, count in sorted(portable.left_out.items()))
     log.print(
         f"wrote {counted(len(portable.ids), 'run')} to {where}{f'; left out: {rest}' if rest else ''}",

@@ -26,7 +26,7 @@ def names() -> list[str]:
 
 
 def repeats(command: str, suite: str, profile: str, specs: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a command, as a results folder tells it, could have made its suite.
+    """Return whether a command, as a results folder tells it, could have made its suite.
 
     It is to be copied into a shell, and the folder may come from others: only this command, with words that a
     shell does not interpret, is one. What it says of lists of settings is not compared with the specs.

@@ -61,7 +61,7 @@ def code_of_class(cls: type) -> str | None:
 
 
 def is_known(thing: object) -> bool:
-    """Whether a function or a class is of our packages or torch, whose code every digest covers."""
+    """Return whether a function or a class is of our packages or torch, whose code every digest covers."""
     while isinstance(thing, partial):
         thing = thing.func
     return str(getattr(thing, "__module__", "")).partition(".")[0] in (*PACKAGES, "torch")

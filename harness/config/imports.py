@@ -86,7 +86,7 @@ def sources_of(roots: Sequence[Source], covered: Collection[str] = ()) -> Source
         sources.files[root.name] = _digest(root.content)
     while waiting:
         source = waiting.pop()
-        for name in dict.fromkeys(_imported(source)):
+        for name in dict.fromkeys(_imported_names(source)):
             top = name.partition(".")[0]
             if top not in covered:
                 waiting += _follow(name, source.folder, sources)
@@ -97,7 +97,7 @@ distributions = cache(packages_distributions)
 
 
 def is_installed(path: Path) -> bool:
-    """Whether a file belongs to an installed package, whose version tells what it holds."""
+    """Return whether a file belongs to an installed package, whose version tells what it holds."""
     return not INSTALLED.isdisjoint(path.parts)
 
 
@@ -169,13 +169,13 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _imported(source: Source) -> Iterator[str]:
+def _imported_names(source: Source) -> Iterator[str]:
     """Yield the full names of what a file imports, with names that may be modules or not."""
     try:
         tree = ast.parse(source.content)
     except (SyntaxError, ValueError):  # whoever imports it will be told
         return
-    calls = CALLS | set(_renamed(tree))
+    calls = CALLS | set(_renamed_importers(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -186,7 +186,7 @@ def _imported(source: Source) -> Iterator[str]:
             yield from (f"{base}.{name}" if base else name for name in names if name != "*")
             if "*" in names:  # also the modules that the package lists in __all__
                 yield from (f"{base}.{name}" for name in _modules(base, source.folder))
-        elif isinstance(node, ast.Call) and (name := _named_in(node, calls)):
+        elif isinstance(node, ast.Call) and (name := _module_of_call(node, calls)):
             level = len(name) - len(name.lstrip("."))
             yield _absolute(name.lstrip("."), level, source.package)
 
@@ -199,14 +199,14 @@ def _absolute(name: str, level: int, package: str) -> str:
     return ".".join(filter(None, [*above, name]))
 
 
-def _renamed(tree: ast.Module) -> Iterator[str]:
+def _renamed_importers(tree: ast.Module) -> Iterator[str]:
     """Yield other names that a file gives to functions that import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (alias.asname for alias in node.names if alias.asname and alias.name in CALLS)
 
 
-def _named_in(call: ast.Call, calls: Collection[str]) -> str:
+def _module_of_call(call: ast.Call, calls: Collection[str]) -> str:
     """Return the module that a call imports by a text; empty for other calls."""
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     arguments = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "name")]

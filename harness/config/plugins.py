@@ -132,7 +132,7 @@ def _run(plugin: Plugin) -> None:
     def execute() -> None:
         spec = spec_from_file_location(name, plugin.path)
         if spec is None:
-            raise UserError("is no Python file; its name must end in .py")
+            raise UserError("is not a Python file; its name must end in .py")
         module = sys.modules[name] = module_from_spec(spec)  # dataclasses look up their module
         exec(compile(plugin.source, str(plugin.path), "exec", dont_inherit=True), vars(module))
         # Afterwards, as it may have added to the module path.

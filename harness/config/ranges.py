@@ -60,12 +60,12 @@ class Range:
             return self.value(int(share * self.number))
         low, high = self.bounds
         if self.kind == "uniform":
-            return _rounded(low + (high - low) * share)
+            return _round(low + (high - low) * share)
         if self.kind == "log_integer":
             bottom, top = math.log(low), math.log(high + 1)
             return min(int(math.exp(bottom + (top - bottom) * share)), high)
         bottom, top = math.log(low), math.log(high)
-        return _rounded(math.exp(bottom + (top - bottom) * share))
+        return _round(math.exp(bottom + (top - bottom) * share))
 
 
 def read_ranges(where: str, content: Any) -> dict[str, Range]:
@@ -105,7 +105,7 @@ def _algorithms(where: str, path: str, names: Any) -> tuple[str, ...]:
 
 
 def _ordered(bounds: list[Any], kind: str) -> bool:
-    """Whether the bounds are two finite numbers of the kind, in order."""
+    """Return whether the bounds are two finite numbers of the kind, in order."""
     numbers = int if kind in WHOLE else int | float
     if len(bounds) != 2 or any(isinstance(b, bool) or not isinstance(b, numbers) for b in bounds):
         return False
@@ -114,5 +114,5 @@ def _ordered(bounds: list[Any], kind: str) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low <= high and positive
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

@@ -92,7 +92,7 @@ def _setting(path: str) -> str:
     return path
 
 
-def _selected(name: str) -> str:
+def _measure_name(name: str) -> str:
     """Return the name of a measure in ``select``."""
     if not known(name):
         raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
@@ -111,28 +111,30 @@ def _near(value: Any) -> Any:
     return pairs[0] if pairs else None
 
 
-def _figures(value: Any) -> tuple[str, ...]:
-    """Read the figures of an algorithm as they are printed."""
+def _printed_values(value: Any) -> tuple[str, ...]:
+    """Read the values of an algorithm as they are printed."""
     return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
 
 
-Selected = Annotated[str, AfterValidator(_selected)]
+Selected = Annotated[str, AfterValidator(_measure_name)]
 
 
 @dataclass(frozen=True)
 class Published:
-    """Figures of a paper, as printed there.
+    """Values of a paper, as printed there.
 
     Attributes
     ----------
     where : Mapping[str, Any]
         Settings of their tables, by dotted or nested names.
     values : Mapping[str, tuple[str, ...]]
-        Algorithm -> its figures, one for each measure shown.
+        Algorithm -> its values, one for each measure shown.
     """
 
     where: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, Annotated[tuple[str, ...], BeforeValidator(_figures)]] = field(default_factory=dict)
+    values: dict[str, Annotated[tuple[str, ...], BeforeValidator(_printed_values)]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Choice:
     show : tuple[str, ...]
         Measures of the table.
     published : tuple[Published, ...]
-        Figures of papers, shown beside the results.
+        Values of papers, shown beside the results.
     """
 
     by: Selected
@@ -157,10 +159,10 @@ class Choice:
     published: tuple[Published, ...] = ()
 
     def __post_init__(self) -> None:
-        for values in (figures for publication in self.published for figures in publication.values.values()):
+        for values in (printed for publication in self.published for printed in publication.values.values()):
             if len(values) != len(self.show):
                 raise UserError(
-                    f"report.select.published: one figure for each measure shown ({', '.join(self.show)}), "
+                    f"report.select.published: one value for each measure shown ({', '.join(self.show)}), "
                     f"given {', '.join(values)}"
                 )
 

@@ -82,7 +82,7 @@ class RunSpec(Section):
         if value is None and section in ("model", "topology"):
             return None
         key = "kind" if section in ("problem", "topology") else "name"
-        name, settings = _named(section, value, key)
+        name, settings = _split_name(section, value, key)
         if section == "model":
             if name not in models.names():
                 raise unknown(section, name, models.names())
@@ -108,7 +108,7 @@ class RunSpec(Section):
                 "models are not contained in each other"
             )
         if self.privacy is not None:
-            object.__setattr__(self, "privacy", _settled(self._sampled(self.privacy)))
+            object.__setattr__(self, "privacy", _shared_draws(self._sampled(self.privacy)))
             self._check_privacy(self.privacy, meta)
         if self.cohort is not None and self.cohort.size is not None and self.clients is not None:
             refuse_too_many(self.cohort.size, self.clients)
@@ -291,7 +291,7 @@ def refuse_too_many(size: int, clients: int) -> None:
         raise UserError(f"cohort.size: at most the {clients} clients there are, given {size}")
 
 
-def _settled(privacy: PrivacySpec) -> PrivacySpec:
+def _shared_draws(privacy: PrivacySpec) -> PrivacySpec:
     """Return settings of which only secret draws can be shared: public ones are those of the seed in any case."""
     return privacy if privacy.sampling in SECRET else privacy.model_copy(update={"draws": "own"})
 
@@ -309,13 +309,13 @@ def read_spec(content: Mapping[str, Any]) -> RunSpec:
 
 
 def validated(content: Mapping[str, Any]) -> RunSpec:
-    """Do what `read_spec` does, of content that is known to be bounded."""
+    """Validate content like `read_spec`, if it is known to be bounded."""
     spec = checked("", lambda: RunSpec.model_validate(content))
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 
 
-def _named(section: str, value: object, key: str) -> tuple[str, dict[str, Any]]:
+def _split_name(section: str, value: object, key: str) -> tuple[str, dict[str, Any]]:
     """Split ``name`` or ``{name: ..., setting: ...}`` into name and settings."""
     value = {key: value} if isinstance(value, str) else value
     if not isinstance(value, Mapping) or not isinstance(value.get(key), str):

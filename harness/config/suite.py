@@ -23,7 +23,7 @@
         by: selection_eqopp            # by a measure on the selection samples,
         near: {selection_accuracy: 0.02}   # among the settings whose guard is within this distance of the best
         show: [accuracy, eqopp]        # measures of the table
-        published:                     # figures of a paper, one per measure shown
+        published:                     # values of a paper, one  per measure shown
           - where: {data.name: adult}
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
       overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
@@ -150,7 +150,7 @@ def _recorded(path: Path) -> Suite:
         if cell["id"] is None:
             cells.append(Combination(cell["spec"], None, str(cell["reason"])))
         elif (spec := folder.contents(cell).started.get("spec")) is None:
-            raise Damaged(path, f"names run {cell['id']}, whose settings are nowhere")
+            raise Damaged(path, f"names run {cell['id']}, whose settings are missing")
         else:
             cells.append(Combination({}, read_spec(spec)))
     report, name = read_stored(content.get("report", {})), checked_name(content["suite"])

@@ -120,7 +120,7 @@ def expand(
     for block in blocks:
         alike: dict[tuple[int, ...], Combination] = {}
         for settings in combinations(block):
-            cell = None if complete is not None else _of_another_seed(settings, alike)
+            cell = None if complete is not None else _with_other_seed(settings, alike)
             if cell is None:
                 cell = _combination(base, settings, complete)
                 alike.setdefault(_all_but_seed(settings), cell)
@@ -136,9 +136,9 @@ def _combination(
     base: Mapping[str, Any], settings: Sequence[Setting], complete: Callable[[dict[str, Any]], None] | None
 ) -> Combination:
     """Return the combination of a base and the settings of a block."""
-    content = _copied(dict(base))
+    content = _copy(dict(base))
     for path, value in sorted(settings, key=_order):
-        _set_field(content, path, _copied(value))
+        _set_field(content, path, _copy(value))
     if complete is not None:
         complete(content)
     try:
@@ -147,7 +147,7 @@ def _combination(
         return Combination(content, None, str(error))
 
 
-def _of_another_seed(
+def _with_other_seed(
     settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
 ) -> Combination | None:
     """Return a combination that differs from one before in nothing but the seed, which needs no further check."""
@@ -156,7 +156,7 @@ def _of_another_seed(
     if earlier is None:
         return None
     spec = earlier.spec and earlier.spec.model_copy(update={"seed": seed})
-    return Combination({**_copied(earlier.given), "seed": seed}, spec, earlier.reason)
+    return Combination({**_copy(earlier.given), "seed": seed}, spec, earlier.reason)
 
 
 def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
@@ -164,11 +164,11 @@ def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
     return tuple(id(setting) for setting in settings if setting[0] != "seed")
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy of parsed YAML, several times as fast as `copy.deepcopy`; values without parts are shared."""
     if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    return [_copied(part) for part in value] if isinstance(value, list) else value
+        return {key: _copy(part) for key, part in value.items()}
+    return [_copy(part) for part in value] if isinstance(value, list) else value
 
 
 def distinct(cells: Iterable[Combination]) -> tuple[Combination, ...]:

@@ -50,7 +50,7 @@ class Network:
     joules_per_mb_down, joules_per_mb_up : float
         Energy of a client's radio for a megabyte.
     source : str
-        Where the figures are from, and which are assumed.
+        Where the numbers are from, and which are assumed.
     """
 
     down_mbps: Positive
@@ -76,7 +76,7 @@ class Device:
     spread : float
         Standard deviation of the logarithm of the speeds between clients.
     source : str
-        Where the figures are from, and which are assumed.
+        Where the numbers are from, and which are assumed.
     """
 
     gflops: Positive

@@ -84,7 +84,7 @@ def read(where: str, text: str) -> Any:
         try:
             node = loader.get_single_node()
             _refuse_repeated(where, node, loader)
-            count = _expanded(node, {})
+            count = _count_values(node, {})
             # Merges of merges would grow before the values they make can be counted.
             content = None if node is None or count > MAX_VALUES else loader.construct_document(node)
         finally:
@@ -94,7 +94,7 @@ def read(where: str, text: str) -> Any:
     except yaml.MarkedYAMLError as error:  # its text repeats what was given
         mark = error.problem_mark
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UserError(f"{where} is not valid YAML: {at}{cut(str(error.why or error))}") from None
+        raise UserError(f"{where} is not valid YAML: {at}{cut(str(error.problem or error))}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not valid YAML: {cut(str(error))}") from None
     except RecursionError:
@@ -151,14 +151,14 @@ def _twice(earlier: yaml.Node, key: yaml.ScalarNode) -> str:
     return f"{cut(key.value)} is given twice, {at}; {mend}"
 
 
-def _expanded(node: yaml.Node | None, sizes: dict[int, float]) -> float:
+def _count_values(node: yaml.Node | None, sizes: dict[int, float]) -> float:
     """Return the number of values that a node stands for, with those of its aliases each time."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in sizes:
         sizes[id(node)] = 0  # if it holds itself, which `bounded` refuses
         parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
-        sizes[id(node)] = 1 + sum(_expanded(part, sizes) for part in parts)
+        sizes[id(node)] = 1 + sum(_count_values(part, sizes) for part in parts)
     return sizes[id(node)]
 
 
@@ -185,7 +185,7 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
 
 
 def _small(value: Any) -> bool:
-    """Whether a value has neither parts nor bounds, as most do."""
+    """Return whether a value has neither parts nor bounds, as most do."""
     kind = type(value)
     return (
         kind in PLAIN or (kind is float and math.isfinite(value)) or (kind is int and value.bit_length() < 64)

@@ -313,7 +313,7 @@ class Group:
             if (end := self.ready[number].end) is not None:
                 self.outcomes[number] = _outcome(self._folders[number].path.name, end)
         self.ready |= {number: self._recorder(number) for number in unfinished}
-        return [smaller for part in _apart(unfinished, self._specs) for smaller in self._stacks(part)]
+        return [smaller for part in _split_stack(unfinished, self._specs) for smaller in self._stacks(part)]
 
     def _left(self, stack: Sequence[int], error: Exception) -> list[int]:
         """Return the runs of a stack that go on after an error; one that was alone has failed."""
@@ -324,7 +324,11 @@ class Group:
             self._fail(stack[0], error)
             return []
         else:
-            how = "unstacked" if len(_apart(unfinished, self._specs)) == len(unfinished) else "seed by seed"
+            how = (
+                "unstacked"
+                if len(_split_stack(unfinished, self._specs)) == len(unfinished)
+                else "seed by seed"
+            )
             log.info("%d runs continue %s from their checkpoints: %s", len(unfinished), how, error)
         return unfinished
 
@@ -350,7 +354,7 @@ def _outcome(id: str, end: End) -> Outcome:
 
 
 def _refuse_other_noise(requested: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
-    """Raise UserError if the noise of some code is asked for, and a run that does not begin anew has another."""
+    """Raise UserError if a run that does not begin anew has the noise of other code than requested."""
     earlier = folder.code or NONE
     if spec.privacy is not None and requested not in (None, earlier) and status in ("done", "interrupted"):
         raise UserError(
@@ -369,7 +373,7 @@ def _spent(spec: RunSpec, folder: RunFolder) -> str | None:
     )
 
 
-def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
+def _split_stack(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
     """Part the runs of a stack that raised: by seed, as runs of one seed share batches, or else one by one."""
     seeds: dict[int, list[int]] = {}
     for number in numbers:

@@ -22,7 +22,7 @@ SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "co
 
 
 class Unrepeatable(UserError):
-    """A run that cannot be computed again here, which says nothing about its figures."""
+    """A run that cannot be computed again here, which says nothing about its values."""
 
 
 def repeatable(recorded: RunFolder) -> RunSpec:
@@ -66,7 +66,7 @@ def repeatable(recorded: RunFolder) -> RunSpec:
             if (spec.get("privacy") or {}).get("strict")
             else ""
         )
-        raise Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
+        raise Unrepeatable(f"the data here differ from those that it was computed on{secret}")
     return checked
 
 
@@ -110,9 +110,9 @@ def _not_loaded(spec: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
 
 
 def checked_record(store: Store, id: str) -> RunRecord:
-    """Return the record of a run that somebody else made, if tables can be made of it.
+    """Return the record of another person's run, after checking that tables can use it.
 
-    Whether its figures are true is for `replay` to say.
+    Whether its values are true is for `replay` to decide.
 
     Raises
     ------
@@ -138,5 +138,5 @@ def checked_record(store: Store, id: str) -> RunRecord:
         why = f": {record.reason}" if record.reason else ""
         raise UserError(f"it is {record.status}{why}; only runs that ended count")
     if record.status == "done" and (not rounds or rounds[-1] != checked["rounds"]):
-        raise UserError(f"it is said to be finished, and its last evaluation is of round {rounds[-1:]}")
+        raise UserError(f"it is marked as finished, but its last evaluation is of round {rounds[-1:]}")
     return record

@@ -115,7 +115,7 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
 def _execution(recorded: RunFolder, spec: RunSpec, device: str) -> Execution:
     """Return how a run was computed, as far as its record says something that is possible here.
 
-    Records that do not say whether they have the figures of private data are of versions that always wrote them.
+    Records that do not say whether they have the values of private data are of versions that always wrote them.
     """
     timing = recorded.end().get("timing", {})
     mode, threads = timing.get("vectorize"), timing.get("threads")
@@ -193,9 +193,9 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
 
 
 def difference(a: Any, b: Any) -> float:
-    """Return the difference of two values: |a - b| / max(1, |a|, |b|) of figures.
+    """Return the difference of two values: |a - b| / max(1, |a|, |b|) of numbers.
 
-    It is absolute for figures up to one, and relative above. Whole numbers are counts: unequal ones, and all else
+    It is absolute for numbers up to one, and relative above. Whole numbers are counts: unequal ones, and all else
     that is not equal, differ by infinity.
     """
     types = {type(a), type(b)}
@@ -205,7 +205,7 @@ def difference(a: Any, b: Any) -> float:
         return math.inf
     try:
         apart = abs(a - b) / max(1.0, abs(a), abs(b))
-    except OverflowError:  # a whole number that no figure can be
+    except OverflowError:  # a whole number that no float can be
         return math.inf
     if math.isnan(a) and math.isnan(b):
         return 0.0

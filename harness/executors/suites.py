@@ -241,12 +241,12 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     statuses = ("failed", "stopped") if work.retry else ("interrupted", "missing", "damaged")
     runs_by_suite, skipped = recorded_runs(store, suite, statuses)
     for id, why in skipped.items():
-        work.say(f"run {id} is left as it is: {why}")
+        work.say(f"run {id} is skipped: {why}")
     ends: Counter[str] = Counter({"left": len(skipped)} if skipped else {})
     for path in sorted(work.root.glob(f"*{SEARCH}/suite.json")):
         name = read_suite(path)[0].get("searches_for")
         if name is not None and not (work.root / name / "suite.json").exists():
-            work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
+            work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
             ends["left"] += 1
     for name, runs in runs_by_suite.items():
         work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")

@@ -13,7 +13,7 @@ Bools = NDArray[np.bool_]
 
 
 class Ranking(NamedTuple):
-    """Samples in the order of their scores; sorting is expensive, so that all figures of ranks share one.
+    """Samples in the order of their scores; sorting is expensive, so that all measures of ranks share one.
 
     Attributes
     ----------

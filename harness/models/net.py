@@ -15,7 +15,7 @@ Initializer = Literal["default", "xavier", "kaiming", "own"]
 
 
 def dense(module: nn.Module) -> bool:
-    """Whether a module is dense algebra, which vectorizes over clients; on a CPU others are faster in a loop."""
+    """Return whether a module is dense algebra, which is fast when vectorized over clients on a CPU."""
     return loops_of(module) is None and not any(
         isinstance(layer, nn.Conv2d | nn.Embedding) for layer in module.modules()
     )
@@ -95,5 +95,5 @@ def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
 
 
 def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
-    """Whether a net computes in this type."""
+    """Return whether a net computes in this type."""
     return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())

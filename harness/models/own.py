@@ -29,9 +29,7 @@ from harness.models.net import Net
 SAMPLES = 3  # in a batch on which a module is tried
 
 
-def adapted(
-    where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int
-) -> nn.Module:
+def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return what a user's function constructs, as a `Net` if it has a head, to start as constructed.
 
     The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for.
@@ -51,7 +49,7 @@ def adapted(
         raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
     if why := _obstacle(module):
         raise UserError(f"{where} {why}")
-    tried, batch = _shaken(module), _batch(shape, outputs)
+    tried, batch = _shake(module), _batch(shape, outputs)
     _try(where, tried, batch, outputs)
     if (why := _loops(where, tried, batch)) is not None:
         take_in_loops(module, why)
@@ -59,19 +57,19 @@ def adapted(
     if not isinstance(module, Net):
         head_name = _head(tried, batch, outputs)
         if head_name is None:
-            set_start(module, partial(_constructed, construct, names))
+            set_start(module, partial(_constructed_start, construct, names))
             return module
         head_parameters = tuple(name for name in names if name.rpartition(".")[0] == head_name)
         names = (*(name for name in names if name not in head_parameters), *head_parameters)
-        head, before = _divided(module, head_name)
+        head, before = _divide(module, head_name)
         module = Net(before, head.in_features, outputs, "own")
         module.head = head
     if module.initializer == "own":
-        set_start(module, partial(_constructed, construct, names))
+        set_start(module, partial(_constructed_start, construct, names))
     return module
 
 
-def _constructed(
+def _constructed_start(
     construct: Callable[[], nn.Module], names: Sequence[str], generator: torch.Generator
 ) -> Tensor:
     """Return parameters in the order of their names, as a constructor draws them."""
@@ -115,7 +113,7 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _shaken(module: nn.Module) -> nn.Module:
+def _shake(module: nn.Module) -> nn.Module:
     """Return a copy with other parameters: zeros at the start would hide what a layer does."""
     copy, generator = deepcopy(module), torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -179,14 +177,14 @@ def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
             f"{str(error).split('. ')[0]}; avoid branches on values and changes in place"
         ) from error
     plain = torch.stack([slope(point, one) for point, one in zip(points, batch, strict=False)])
-    if not (_close(vectorized, plain) and _right(ClientExecutor("loop", singly=True), ravel, points, batch)):
+    if not (_close(vectorized, plain) and _agrees(ClientExecutor("loop", singly=True), ravel, points, batch)):
         raise UserError(
             f"{where} torch.func.vmap computes other gradients of forward than a loop does; use layers that it "
             "knows, for instance a loop over nn.GRUCell in place of nn.GRU"
         )
-    if not _right(ClientExecutor("loop"), ravel, points, batch):
+    if not _agrees(ClientExecutor("loop"), ravel, points, batch):
         return "samples"
-    if not _right(ClientExecutor("vmap"), ravel, points, batch):
+    if not _agrees(ClientExecutor("vmap"), ravel, points, batch):
         return "clients"
     return "faster" if any("batching rule" in str(one.message) for one in caught_warnings) else None
 
@@ -198,8 +196,8 @@ class _Some(NamedTuple):
     weight: Tensor
 
 
-def _right(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
-    """Whether gradients of clients, and clipped ones of their samples, are those of single samples.
+def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
+    """Return whether gradients of clients, and clipped ones of their samples, are those of single samples.
 
     As many clients as samples are tried, too: then torch cannot see that it takes the ones for the others.
     """
@@ -248,7 +246,7 @@ def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
     ]
     if not name or len(uses) > len(ids):  # the module is the layer, or others share its parameters
         return None
-    head, before = _divided(deepcopy(module), name)
+    head, before = _divide(deepcopy(module), name)
     try:
         with torch.no_grad():
             features = before(batch)
@@ -258,7 +256,7 @@ def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
         return None
 
 
-def _divided(module: nn.Module, name: str) -> tuple[nn.Linear, nn.Module]:
+def _divide(module: nn.Module, name: str) -> tuple[nn.Linear, nn.Module]:
     """Take a linear layer out of a module."""
     owner, _, leaf = name.rpartition(".")
     head = module.get_submodule(name)

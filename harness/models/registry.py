@@ -12,7 +12,7 @@ from torch import nn
 
 from harness.core import rng
 from harness.core.registry import Registry, UserError, unknown
-from harness.models.own import adapted
+from harness.models.own import adapt
 
 Shape = tuple[int, ...]
 Make = Callable[..., nn.Module]
@@ -139,7 +139,7 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
                 full = "allocate memory" in str(error)
                 why = "its parameters alone take more memory than is left" if full else str(error)[:100]
                 raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
-        return adapted(where, construct, shape, outputs)
+        return adapt(where, construct, shape, outputs)
 
 
 def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:

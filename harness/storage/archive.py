@@ -63,7 +63,7 @@ def write_archive(store: Store, path: Path) -> Portable:
                 with open_file(store.root / name) as file:
                     _add(tar, name, file, size)
         raw.flush()
-        with opened(temporary):  # a file that was replaced meanwhile is noticed here
+        with open_results(temporary):  # a file that was replaced meanwhile is noticed here
             pass
     return portable_files
 
@@ -75,7 +75,7 @@ def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
+def open_results(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
     """Yield the results folder that a path names; that of an archive is unpacked for as long.
 
     An archive is refused if a member leaves the folder, is not a result, is a link, or is not in the manifest
@@ -114,7 +114,7 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
 
 
 def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
-    """Write the members of an archive below a folder, as long as each is what the first, the manifest, says."""
+    """Write the members of an archive below a folder, after checking each against the manifest, the first."""
     root.mkdir()
     checksums: Mapping[str, str] | None = None
     most = LEAST_UNPACKED + MOST_RATIO * path.stat().st_size
@@ -128,7 +128,7 @@ def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
             bounded.add(name, size)
             if bounded.whole > most:
                 raise UserError(
-                    f"it unpacks to more than {most:,} bytes, {MOST_RATIO} times its own, which no results do"
+                    f"it unpacks to more than {most:,} bytes, {MOST_RATIO} times its own, which results never do"
                 )
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
 
 
 def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield name and size of every member; whoever asks for the next has read the content of the one before.
+    """Yield name and size of every member; read a member's content before asking for the next.
 
     Headers are read one by one here, as tarfile reads what an extended header says of its own length.
     """

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from harness.storage.files import Damaged, read_bytes
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import parse_sealed
-from harness.storage.shapes import Started, shaped
+from harness.storage.shapes import Started, check_shape
 
 #: Called with an id and what was written when the run began; returns why the one does not follow from the other,
 #: or nothing.
@@ -48,7 +48,7 @@ class Contents(NamedTuple):
 
 
 def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
-    """Return what the folder of a run holds, as far as it is sound."""
+    """Return the sound part of a run's folder."""
     files: dict[str, bytes] = {}
     status, reason, end = folder.read(files)
     try:
@@ -81,7 +81,7 @@ def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = No
         content, _ = parse_sealed(path, read_bytes(path) if raw is None else raw, "spec", "source")
     except FileNotFoundError:
         return {}
-    shaped(path, Started, content)
+    check_shape(path, Started, content)
     if content.get("id", folder.path.name) != folder.path.name:
         raise Damaged(path, f"is of run {content['id']}")
     if why := named(folder.path.name, content):

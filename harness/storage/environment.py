@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def machine() -> dict[str, str | int | float]:
-    """Return architecture, processor, cores and memory in GiB, as far as they are known."""
+    """Return architecture, processor, cores and memory in GiB, if known."""
     facts: dict[str, str | int | float] = {"machine": platform.machine()}
     if (cpu := _processor()) is not None:
         facts["cpu"] = cpu

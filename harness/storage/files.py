@@ -37,7 +37,7 @@ class Unwritable(UserError):
 
 
 class Damaged(UserError):
-    """A file that does not hold what was written, or what no reader takes.
+    """A file that was changed since it was written, or that no reader accepts.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def json_value(raw: bytes, opened: int | None = None) -> Any:
 
 
 def _shallow(value: Any, levels: int = MOST_LEVELS) -> bool:
-    """Whether lists and objects are in each other on no more than some levels."""
+    """Return whether lists and objects are in each other on no more than some levels."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(
         _shallow(item, levels - 1) for item in inner if isinstance(item, dict | list) and item
@@ -268,7 +268,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def has_locks(folder: Path) -> bool:
-    """Whether a lock of a file in this folder excludes others, as not on every network or virtual file system."""
+    """Return whether file locks work in this folder; some network and virtual file systems have none."""
     path = folder / f".locked.{secrets.token_hex(4)}"
     with writing(path), open(path, "x") as first, open(path, "w") as second:
         try:
@@ -318,12 +318,12 @@ def make_folder(path: Path) -> None:
 
 
 def is_name(name: object) -> bool:
-    """Whether this is the name of a file or folder, and no path to somewhere else."""
+    """Return whether this is the name of a file or folder, and no path to somewhere else."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
 def safe_name(text: str) -> str:
-    """Return a name for a file of what a record calls something, which may be a path or anything else."""
+    """Return a safe file name for a name in a record, which may be a path or anything else."""
     return UNSAFE.sub("_", text)[:MOST_LETTERS].lstrip(".") or "_"
 
 

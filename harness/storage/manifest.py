@@ -30,7 +30,7 @@ RESULT = re.compile(
 
 
 class Limits(NamedTuple):
-    """Bounds on what is read from somebody else.
+    """Bounds on files read from other people.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def allowed(name: str) -> str:
 
 
 def faults(root: Path, checksums: Mapping[str, str]) -> dict[str, str]:
-    """Return what is wrong with the files of a manifest, by their names."""
+    """Return the faults of the files of a manifest, by their names."""
     faults_by_name = {}
     for name, expected in checksums.items():
         try:

@@ -91,7 +91,7 @@ def _merge(stores: Sequence[Store], into: Store) -> Merged:
         for path in store.suites():
             content, _ = read_suite(path)
             name = str(content["suite"])
-            suites[name] = _pooled(suites[name], content) if name in suites else content
+            suites[name] = _combine_suites(suites[name], content) if name in suites else content
     for store in stores:
         for folder in store.run_folders():
             cell = {"id": folder.path.name}
@@ -173,14 +173,14 @@ def _complete(source: RunFolder, target: RunFolder, result: Merged) -> None:
 
 
 def _contradiction(source: RunFolder, target: RunFolder) -> str:
-    """Return how two finished executions of a run differ; empty if they have the same figures."""
+    """Return how two finished executions of a run differ; empty if they have the same values."""
     both = [[computed(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)]
     if agree(*both):
         return ""
-    return "ended with other figures" if source.code == target.code else "has the noise of other code"
+    return "ended with other values" if source.code == target.code else "has the noise of other code"
 
 
-def _pooled(target: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
+def _combine_suites(target: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     """Return a suite with the cells of another of its name."""
     keys = {_key(cell) for cell in target["cells"]}
     fresh = [cell for cell in source["cells"] if _key(cell) not in keys]
@@ -212,5 +212,5 @@ def _pooled(target: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key(cell: Mapping[str, Any]) -> str:
-    """Return what a cell is told by: the run's id, or the settings of a skipped combination."""
+    """Return the key of a cell: the run's id, or the settings of a skipped combination."""
     return str(cell["id"] or json.dumps(cell["spec"], sort_keys=True))

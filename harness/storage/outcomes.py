@@ -24,12 +24,12 @@ WORDED_OF_CLAIM = frozenset(
 
 
 def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions."""
+    """Return an object of a record without fields that differ between executions."""
     return {name: value for name, value in content.items() if name != "timing"}
 
 
 def computed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions, and what only says it in words.
+    """Return an object of a record without fields that differ between executions, or repeat it in words.
 
     Words follow from the settings, and versions of the package word them differently.
     """
@@ -40,7 +40,7 @@ def computed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agree(value: Any, other: Any) -> bool:
-    """Whether two JSON values are equal where both say something.
+    """Return whether two JSON values are equal where both say something.
 
     One record may say more than another of the same run: those of later versions do, and those with diagnostics.
     """

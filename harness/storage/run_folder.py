@@ -126,7 +126,7 @@ class RunFolder:
         content, found = seals.read_end(self.path, name, contents=kept)
         if not found:
             try:
-                shapes.shaped(self.path / name, shapes.ENDS[name], content)
+                shapes.check_shape(self.path / name, shapes.ENDS[name], content)
             except Damaged as error:
                 return {}, {name: error.why}
         return content, found

@@ -106,7 +106,7 @@ def read_end(
     except Damaged as error:
         return {}, {name: error.why}
     if not seal:
-        return content, _unsealed(folder, name)
+        return content, _faults_without_seal(folder, name)
     if seal.get(RUN) != folder.name:
         return content, {name: f"belongs to run {seal.get(RUN)}"}
     faults = {
@@ -115,7 +115,7 @@ def read_end(
     return content, {other: fault for other, fault in faults.items() if fault}
 
 
-def _unsealed(folder: Path, name: str) -> dict[str, str]:
+def _faults_without_seal(folder: Path, name: str) -> dict[str, str]:
     """Return the faults of an end without a seal, which only a run of an earlier version may have."""
     try:
         started, _ = read_sealed(folder / "spec.json")

@@ -1,4 +1,4 @@
-"""The shape of what a results folder holds, as far as readers rely on it.
+"""Shapes of the files of a results folder, as readers rely on them.
 
 A folder may come from others, whose checksums say nothing of its content. What is read is compared with these
 models first; other fields may be there and are kept, so that newer versions can add some.
@@ -178,7 +178,7 @@ class Started(Shape):
 
 
 class Timing(Shape):
-    """The figures that differ between executions."""
+    """The values that differ between executions."""
 
     seconds: Number = 0
 
@@ -417,11 +417,11 @@ def evaluation(line: bytes) -> dict[str, Any] | None:
 
 def _checked(good: bool, value: str) -> str:
     if not good:
-        raise ValueError("it is no name of a folder")
+        raise ValueError("it is not the name of a folder")
     return value
 
 
-def shaped(path: Path, shape: type[Shape], content: Any) -> None:
+def check_shape(path: Path, shape: type[Shape], content: Any) -> None:
     """Raise Damaged, with what is wrong, unless the content of a file has a shape."""
     try:
         shape.model_validate(content)

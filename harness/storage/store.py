@@ -18,7 +18,7 @@
 Values that differ between executions of a run (seconds, hardware, versions, checksums) are in objects called
 ``timing``, so files can be compared without them.
 
-Readers compare the files of an ended run with its checksums. A run whose files differ is damaged: its figures are
+Readers compare the files of an ended run with its checksums. A run whose files differ is damaged: its values are
 left out, and it is not done. Runs of earlier versions have no checksums and are read as they are. Files are on the
 disk before the end of the run is written, and so are the lines that a checkpoint counts.
 
@@ -46,7 +46,7 @@ from harness.storage.contents import Contents, Named, contents, unchecked
 from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.shapes import SuiteRecord, shaped
+from harness.storage.shapes import SuiteRecord, check_shape
 
 __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
@@ -251,7 +251,7 @@ class Store:
                 yield "", "", {"id": folder.path.name}
 
     def contents(self, cell: Mapping[str, Any]) -> Contents:
-        """Return what is on record of the run of a cell.
+        """Return the record of a cell's run.
 
         Its settings are those with which it began, and those of the cell if it has not begun.
         """
@@ -259,7 +259,7 @@ class Store:
         result = contents(self.folder(id), self._named)
         if result.started or not settings.get("spec"):
             return result
-        if result.status == "missing":  # it has no figures; `contradictions` tells of its settings
+        if result.status == "missing":  # it has no values; `contradictions` tells of its settings
             return result._replace(started=settings)
         if why := self._named(id, settings):
             return result if result.status == "damaged" else result.damaged(f"suite.json {why}")
@@ -345,5 +345,5 @@ def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if path.parent.is_symlink():
         raise Damaged(path, "is in a folder that is a link")
     content, seal = read_sealed(path, "suite", "profile", "cells")
-    shaped(path, SuiteRecord, content)
+    check_shape(path, SuiteRecord, content)
     return content, seal

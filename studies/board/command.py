@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from harness.cli.console import log, out
 from harness.cli.grammar import path
 from harness.cli.options import sample_options
-from harness.cli.verify import bounds, told
+from harness.cli.verify import bounds, report_written
 from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
@@ -44,7 +44,7 @@ def submit_command(args: argparse.Namespace) -> int:
     portable, key = write_submission(
         results_folder(args.dir), args.suite, args.to, args.submitter, args.key, read_records
     )
-    told(portable, str(args.to))
+    report_written(portable, str(args.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
     return 0
 
@@ -65,7 +65,7 @@ Read = tuple[Submission, list[RunRecord]]
 
 
 def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
-    """Return the submissions of a folder with their records, and what is wrong with others, by their names.
+    """Return the submissions of a folder with their records, and the faults of others, by their names.
 
     Of copies the first that the board has seen counts, then one that is signed: anybody can copy a submission into
     a folder of another name, leave out its signature, or sign it with a key of their own.
@@ -124,7 +124,7 @@ def check_command(
             f"{name}: {submission.id}, {counted(len(records), 'run')} of {submission.submitter}, {signature}"
         )
         out.print(text, markup=False, soft_wrap=True)
-        if note := _noise_told(records):
+        if note := _noise_note(records):
             out.print(f"{name}: {note}", markup=False, soft_wrap=True)
     wrong = len(refused)
     sample = chosen(list(pool), args.sample, args.seed)
@@ -140,7 +140,7 @@ def check_command(
     return 2 if wrong else 0
 
 
-def _noise_told(records: Sequence[RunRecord]) -> str:
+def _noise_note(records: Sequence[RunRecord]) -> str:
     """Return which runs have noise of other code than here, in words; empty if none has.
 
     Who submits names the code, and a run that is repeated with it agrees, also where the name was made up.
@@ -152,14 +152,14 @@ def _noise_told(records: Sequence[RunRecord]) -> str:
     codes = f" ({len(set(others))} of them)" if len(set(others)) > 1 else ""
     return (
         f"{counted(len(others), 'private run')} with the noise of other code than here{codes}; --sample repeats it "
-        "and cannot tell whether it was chosen among many for its figures"
+        "and cannot tell whether it was chosen among many for its values"
     )
 
 
 def assurance(runs: int, sample: int, seed: int) -> str:
     """Return how surely a sample of all finished runs finds forged ones, in words."""
     if not sample:
-        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their figures"
+        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their values"
     shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
     odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
     return (

@@ -59,7 +59,7 @@ def read_seen(folder: Path) -> dict[tuple[str, str | None], Seen]:
 
 
 def add_seen(folder: Path, submitted: Iterable[tuple[str, Submission]]) -> dict[tuple[str, str | None], Seen]:
-    """Add what has not been seen to the list of a board, those with a signature first, and return the whole.
+    """Append new submissions to the list of a board, signed ones first, and return the whole list.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """Order in which figures are shown: signed before unsigned, first seen before later."""
+        """Order in which values are shown: signed before unsigned, first seen before later."""
         place = math.inf if self.seen is None else self.seen.place
         return self.submission.signer is None, place, self.submission.id
 
@@ -70,8 +70,8 @@ def write_board(
 ) -> list[Path]:
     """Write the pages of a board and remove those of what is no longer submitted.
 
-    A run that several people submitted is one run with several submitters. Where their figures differ, all pages
-    with the run say so, with every figure and who submitted it, and its row has those of the first (`Entry.order`).
+    A run that several people submitted is one run with several submitters. Where their values differ, all pages
+    with the run say so, with every value and who submitted it, and its row has those of the first (`Entry.order`).
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def write_board(
         The pages, the index first.
     """
     entries = sorted(entries, key=lambda entry: entry.order)
-    runs, owners, disputes = _merged(entries)
+    runs, owners, disputes = _merge_entries(entries)
     pages = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
     tables = [
         pages.tasks(runs.values()),
@@ -134,7 +134,9 @@ class _Pages:
     def tasks(self, records: Iterable[RunRecord]) -> Table:
         """Write a page for every task, and keep how its rows compare."""
         rows = []
-        for id, runs in sorted(_grouped(records, task_id).items(), key=lambda item: task_title(item[1][0])):
+        for id, runs in sorted(
+            _group_records(records, task_id).items(), key=lambda item: task_title(item[1][0])
+        ):
             title = task_title(runs[0])
             board = self._write("tasks", id, title, runs).rows
             self._compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in board}
@@ -146,7 +148,7 @@ class _Pages:
     def methods(self, records: Iterable[RunRecord]) -> Table:
         """Write a page for every method; `tasks` must be written before."""
         rows = []
-        for name, runs in sorted(_grouped(records, _method).items()):
+        for name, runs in sorted(_group_records(records, _method).items()):
             board = self._write("methods", name, name, runs, self._compared).rows
             tasks = {task_id(record) for record in runs}
             texts = name, str(len(tasks)), str(len(board)), str(len(runs))
@@ -191,7 +193,9 @@ class _Pages:
         return board
 
 
-def _grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], str]) -> dict[str, list[RunRecord]]:
+def _group_records(
+    records: Iterable[RunRecord], key: Callable[[RunRecord], str]
+) -> dict[str, list[RunRecord]]:
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
@@ -202,10 +206,10 @@ def _method(record: RunRecord) -> str:
     return part_name(record.spec["algorithm"]) or ""
 
 
-def _merged(
+def _merge_entries(
     entries: Iterable[Entry],
 ) -> tuple[dict[str, RunRecord], dict[str, list[str]], dict[str, list[str]]]:
-    """Return by id the runs, their submitters, and of runs that are not the same everywhere what each says."""
+    """Return runs and submitters by id, and the different versions of runs on which submitters disagree."""
     by_run: dict[str, list[tuple[str, RunRecord]]] = {}
     for entry in entries:
         for record in entry.records:
@@ -213,17 +217,17 @@ def _merged(
     runs = {id: pairs[0][1] for id, pairs in by_run.items()}
     owners = {id: list(dict.fromkeys(who for who, _ in pairs)) for id, pairs in by_run.items()}
     disputed = {
-        id: _told(pairs)
+        id: _disagreement(pairs)
         for id, pairs in by_run.items()
         if any(_differ(runs[id], execution) for _, execution in pairs)
     }
     return runs, owners, disputed
 
 
-def _told(pairs: Sequence[tuple[str, RunRecord]]) -> list[str]:
-    """Return what everybody says of a run, by the first figure about which they disagree."""
+def _disagreement(pairs: Sequence[tuple[str, RunRecord]]) -> list[str]:
+    """Return each submitter's first value that others contradict, as text."""
     seed = pairs[0][1].spec["seed"]
-    values_by_submitter = [_figures(record) for _, record in pairs]
+    values_by_submitter = [_last_values(record) for _, record in pairs]
     names = dict.fromkeys(name for values in values_by_submitter for name in values)
     name = next(
         (name for name in names if len({values.get(name) for values in values_by_submitter}) > 1), "status"
@@ -236,26 +240,26 @@ def _told(pairs: Sequence[tuple[str, RunRecord]]) -> list[str]:
     ]
 
 
-def _figures(record: RunRecord) -> dict[str, str]:
-    """Return what can be told of a run in a few words: how it ended, and its last figures."""
+def _last_values(record: RunRecord) -> dict[str, str]:
+    """Return the status of a run and its last values."""
     last = record.rounds[-1] if record.rounds else {}
     counts = {name: last.get(name) for name in ("bytes_up", "bytes_down", "flops", "oracle_calls")}
     epsilon = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
-    figures = {**last.get("metrics", {}), **epsilon, **counts}
+    values = {**last.get("metrics", {}), **epsilon, **counts}
     return {"status": record.status} | {
         name: f"{value:.6g}" if isinstance(value, int | float) else str(value)
-        for name, value in figures.items()
+        for name, value in values.items()
     }
 
 
 def _differ(execution: RunRecord, other: RunRecord) -> bool:
-    """Return whether two executions of a run have other figures."""
+    """Return whether two executions of a run have other values."""
     both = [[computed(line) for line in (*record.rounds, record.final)] for record in (execution, other)]
     return execution.status != other.status or not agree(*both)
 
 
 def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return cell -> who submitted its runs, or what else is told of each of them."""
+    """Return cell -> submitters of its runs, or another text for each run."""
     names_by_cell: dict[str, dict[str, None]] = {}
     for id, owner_names in owners.items():
         names_by_cell.setdefault(cell_key(runs[id]), {}).update(dict.fromkeys(owner_names))

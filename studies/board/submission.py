@@ -162,7 +162,7 @@ def read_submission(folder: Path) -> Submission:
             )
         if all((run.path / name).exists() for name in ENDS):
             raise UserError(f"run {id} has both ends, {' and '.join(ENDS)}")
-        if status == "done" and (differing := _contradicted(run)):
+        if status == "done" and (differing := _contradictions(run)):
             raise UserError(
                 f"run {id}: done.json is not what its last evaluation says, in {', '.join(differing)}"
             )
@@ -176,7 +176,7 @@ def read_submission(folder: Path) -> Submission:
     )
 
 
-def _contradicted(run: RunFolder) -> list[str]:
+def _contradictions(run: RunFolder) -> list[str]:
     """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
     last, end = run.last() or {"round": 0}, run.end()
     if isinstance(statement := end.get("privacy"), dict):  # only the end says whose noise was repeated

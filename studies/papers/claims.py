@@ -45,7 +45,15 @@ CLAIM_FIELDS = (
     *("expect", "paper_value", "verdict", "reading"),
 )
 NEEDED = ("says", "measure", "of", "expect")
-QUESTION = ("measure", "at", "of", "than", "along", "choose", "over")  # what decides which figures are read
+QUESTION = (
+    "measure",
+    "at",
+    "of",
+    "than",
+    "along",
+    "choose",
+    "over",
+)  # what decides which observations are read
 SCALES = ("linear", "log")
 #: Measure of a claim -> the cost that is read when a target is reached.
 REACHED = {column.removesuffix("_target"): cost for column, cost in COSTS_TO_TARGET.items()}
@@ -55,7 +63,7 @@ RATIOS = {"ratio_above": "least_ratio", "ratio_below": "least_ratio", "ratio_wit
 
 
 class Measure(NamedTuple):
-    """A figure that is read from every run.
+    """A value that is read from every run.
 
     Attributes
     ----------
@@ -130,13 +138,13 @@ class PaperClaim:
     expected : str
         The same in words.
     paper_value : str
-        The paper's figure, as printed; may be empty.
+        The paper's value, as printed; may be empty.
     verdict : str
         The verdict written down; empty if there is none.
     reading : str
         What it means, in a sentence or two.
     question : str
-        Digest of what decides which figures are read.
+        Digest of what decides which observations are read.
     """
 
     id: str
@@ -158,7 +166,7 @@ class PaperClaim:
 
     @property
     def ratio(self) -> bool:
-        """Whether the value is the logarithm of a ratio, or of a positive figure, that readers want to see."""
+        """Whether the value is the logarithm of a ratio, or of a positive number, that readers want to see."""
         return self.scale == "log" and self.along is None
 
     @property
@@ -277,7 +285,7 @@ def _claim(suite: str, name: str, content: Any, at: str) -> PaperClaim:
 
 
 def read_measure(where: str, content: Any) -> Measure:
-    """Read what is measured: a name, or one of the forms in docs/comparing.md."""
+    """Read a measure: a name, or one of the forms in docs/comparing.md."""
     if isinstance(content, str):
         return Measure(content)
     content = mapping(where, content)
@@ -344,7 +352,7 @@ def _choice(where: str, content: Any) -> Choice:
 
 
 def _expectation(where: str, content: Any, ratio: bool) -> tuple[Hypothesis, str]:
-    """Read what is expected, as a hypothesis and in words; ratios are turned into logarithms."""
+    """Read an expectation, as a hypothesis and in words; ratios are turned into logarithms."""
     content = mapping(where, content)
     allowed = {**EXPECTED, **(RATIOS if ratio else {})}
     kinds = [key for key in content if key in allowed]

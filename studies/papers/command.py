@@ -16,7 +16,14 @@ from studies.papers import table
 from studies.papers.claims import FILE as CLAIMS
 from studies.papers.claims import PaperClaims, read_claims
 from studies.papers.evidence import gather
-from studies.papers.figures import FILE, Figure, differing, read_figures, stale, write_figures
+from studies.papers.observations import (
+    FILE,
+    Observation,
+    count_differences,
+    read_observations,
+    stale,
+    write_observations,
+)
 from studies.papers.verdicts import Finding, judge
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -45,21 +52,21 @@ def papers_options(to: argparse.ArgumentParser) -> None:
 def papers_command(args: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
     if args.update and args.runs is None:
-        raise UserError("--update: goes with --from DIR, whose runs are the evidence")
+        raise UserError("--update: needs --from DIR, whose runs are the evidence")
     if args.json and args.markdown:
         raise UserError("--json, --markdown: one of them")
     findings: list[Finding] = []
-    figures: list[Figure] = []
+    observations: list[Observation] = []
     wrong: list[str] = []
     for folder in _folders(args.folders):
         claims = read_claims(folder)
         evidence = _evidence(claims, args.runs, args.update, wrong)
         wrong += [f"stale evidence: {reason}" for reason in stale(claims, evidence)]
-        figures += evidence
-        ids = {figure.claim for figure in evidence}
+        observations += evidence
+        ids = {observation.claim for observation in evidence}
         findings += [judge(claim, evidence) for claim in claims.claims if claim.id in ids]
     wrong += _differences(findings)
-    _show(findings, figures, args)
+    _show(findings, observations, args)
     for fault in wrong:
         log.print(fault, markup=False)
     return 1 if wrong else 0
@@ -84,19 +91,19 @@ def _folders(names: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
-    """Return the figures of the runs, or those written down, and note where these two differ."""
+def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Observation]:
+    """Return the observations of the runs, or those written down, and note where these two differ."""
     path = claims.folder / FILE
     if runs is None:
-        return read_figures(path)
+        return read_observations(path)
     gathered = gather(claims, Results(results_folder(runs).some_records(claims.suite)))
     if update:
-        write_figures(path, gathered)
+        write_observations(path, gathered)
         log.print(f"wrote {path}", markup=False)
     elif not path.exists():
         log.print(f"{path} is missing; --update writes it", markup=False)
-    elif count := differing(read_figures(path), gathered):
-        wrong.append(f"{path}: {counted(count, 'figure')} not as in {runs}; --update writes them")
+    elif count := count_differences(read_observations(path), gathered):
+        wrong.append(f"{path}: {counted(count, 'observation')} not as in {runs}; --update writes them")
     return gathered
 
 
@@ -111,11 +118,11 @@ def _differences(findings: Sequence[Finding]) -> list[str]:
     return sentences
 
 
-def _show(findings: Sequence[Finding], figures: Sequence[Figure], args: argparse.Namespace) -> None:
+def _show(findings: Sequence[Finding], observations: Sequence[Observation], args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps([table.as_json(finding) for finding in findings], indent=1))
     elif args.markdown:
-        print(table.markdown(findings, figures))
+        print(table.markdown(findings, observations))
     else:
         print_rows(
             table.rows(findings),
@@ -123,4 +130,4 @@ def _show(findings: Sequence[Finding], figures: Sequence[Figure], args: argparse
             ("paper", "says", "detectable", "expected"),
         )
         for finding in findings:
-            out.print(f"{finding.claim.id}: {table.notes(finding, figures)}", soft_wrap=False)
+            out.print(f"{finding.claim.id}: {table.notes(finding, observations)}", soft_wrap=False)

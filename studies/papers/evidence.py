@@ -15,7 +15,7 @@ from harness.report.data.identity import origin, plugged
 from harness.report.data.results import Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec
 from studies.papers.claims import REACHED, Choice, Measure, PaperClaim, PaperClaims, settings_text
-from studies.papers.figures import Figure, versions_text
+from studies.papers.observations import Observation, versions_text
 
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
 PLACES = 4  # values named in a message
@@ -28,8 +28,8 @@ class Candidate(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def gather(claims: PaperClaims, results: Results) -> list[Figure]:
-    """Read the figures of all claims from the runs of their suite.
+def gather(claims: PaperClaims, results: Results) -> list[Observation]:
+    """Read the observations of all claims from the runs of their suite.
 
     Raises
     ------
@@ -42,10 +42,10 @@ def gather(claims: PaperClaims, results: Results) -> list[Figure]:
     if not runs:
         raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
     return [
-        figure
+        observation
         for claim in claims.claims
         for arm, where in claim.arms.items()
-        for figure in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
+        for observation in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
     ]
 
 
@@ -65,7 +65,7 @@ def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candid
                 raise unknown(f"setting of {claim.id}", name, names)
             values = sorted({str(candidate.settings.get(name, "none")) for candidate in remaining})
             raise UserError(
-                f"{claim.id}: no run has {settings_text({name: wanted})} beside what is asked for before; "
+                f"{claim.id}: no run has {settings_text({name: wanted})} among those with the settings before it; "
                 f"there is {name} {', '.join(values)}"
             )
         remaining = matching
@@ -85,8 +85,8 @@ def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
     return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
 
 
-def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
-    """Return the figures of one side of a claim."""
+def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Observation]:
+    """Return the observations of one side of a claim."""
     points: dict[float | None, list[Candidate]] = {}
     for candidate in runs:
         points.setdefault(_point(claim, candidate.settings), []).append(candidate)
@@ -94,9 +94,9 @@ def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]
         raise UserError(
             f"{claim.id}: a slope along {claim.along} needs two of its values, given {list(points)}"
         )
-    figures = []
+    observations = []
     for point in sorted(points, key=lambda value: value or 0.0):
-        settings, numbers_tried, candidates = _chosen(claim, points[point])
+        settings, numbers_tried, candidates = _choose_settings(claim, points[point])
         repetitions: set[str] = set()
         for candidate in sorted(candidates, key=lambda each: _repetition(claim, each)[0]):
             _, repetition = _repetition(claim, candidate)
@@ -105,16 +105,16 @@ def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]
                     f"{claim.id}: two runs of {arm} have {claim.over} {repetition} and the same rest"
                 )
             repetitions.add(repetition)
-            value, bound = measured(claim.measure, candidate.run)
+            value, bound = measure_run(claim.measure, candidate.run)
             if claim.scale == "log" and value is not None and value <= 0:
                 raise UserError(
                     f"{claim.id}: scale log needs values above 0, run {candidate.run.record.id} has {value:g}"
                 )
-            figures.append(
-                Figure(claim.id, claim.question, arm, point, settings, repetition, value, bound,
+            observations.append(
+                Observation(claim.id, claim.question, arm, point, settings, repetition, value, bound,
                        str(candidate.run.record.id), _versions_of(candidate.run), numbers_tried)
             )  # fmt: skip
-    return figures
+    return observations
 
 
 def _point(claim: PaperClaim, settings: Mapping[str, Any]) -> float | None:
@@ -134,7 +134,7 @@ def _repetition(claim: PaperClaim, candidate: Candidate) -> tuple[float, str]:
     return (float(value) if isinstance(value, int | float) else math.inf), str(value)
 
 
-def _chosen(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
+def _choose_settings(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
     """Return the settings chosen where several are open, the numbers tried, and the runs to report."""
     ignored = {"seed", claim.over, claim.along}
     groups: dict[str, list[Candidate]] = {}
@@ -197,7 +197,7 @@ def _best(
     scores: dict[str, tuple[int, float]] = {}
     for key, members in groups.items():
         runs = [candidate.run for candidate in members if _repetition(claim, candidate)[1] in choosing]
-        measurements = [measured(choice.by, run) for run in runs]
+        measurements = [measure_run(choice.by, run) for run in runs]
         values = [value for value, _ in measurements if value is not None]
         if len(values) == len(choosing):
             scores[key] = sum(bound for _, bound in measurements), sign * fmean(values)
@@ -213,7 +213,7 @@ def _values(settings: Iterable[Mapping[str, Any]], name: str) -> str:
     return ", ".join(values[:PLACES]) + (", ..." if len(values) > PLACES else "")
 
 
-def measured(measure: Measure, run: Run) -> tuple[float | None, bool]:
+def measure_run(measure: Measure, run: Run) -> tuple[float | None, bool]:
     """Return a measure of one run, and whether it is only a lower bound.
 
     A run that does not reach a target counts with what it had spent, also if it diverged. Other measures need a

@@ -9,10 +9,10 @@ from typing import Any
 
 from harness.core.registry import counted
 from harness.report.tables.text import quantity
-from studies.papers.figures import Figure
+from studies.papers.observations import Observation
 from studies.papers.verdicts import Finding
 
-DIGITS = 3  # of figures in the table
+DIGITS = 3  # of values in the table
 COLUMNS = ("claim", "says", "expected", "found", "95 % interval", "seeds", "detectable", "paper", "verdict")
 RIGHT = frozenset({"found", "95 % interval", "seeds", "detectable", "paper"})
 
@@ -22,32 +22,36 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
     return [_row(finding) for finding in findings]
 
 
-def markdown(findings: Sequence[Finding], figures: Sequence[Figure]) -> str:
+def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -> str:
     """Return the table as Markdown, with a line below for every claim: what was compared, and what it means."""
     lines = [
         _line(COLUMNS),
         _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
         *(_line([row[name].replace("|", "\\|") for name in COLUMNS]) for row in rows(findings)),
         "",
-        *(f"- `{finding.claim.id}`: {notes(finding, figures)}" for finding in findings),
+        *(f"- `{finding.claim.id}`: {notes(finding, observations)}" for finding in findings),
     ]
     return "\n".join(lines)
 
 
-def notes(finding: Finding, figures: Sequence[Figure]) -> str:
-    """Return what was compared, what was chosen, what is missing, and how it is read."""
+def notes(finding: Finding, observations: Sequence[Observation]) -> str:
+    """Return notes on a finding: comparison, choice, missing runs and its reading."""
     claim = finding.claim
     sentences = [claim.compared]
     for arm in claim.arms:
-        evidence = [figure for figure in figures if figure.claim == claim.id and figure.arm == arm]
+        evidence = [
+            observation
+            for observation in observations
+            if observation.claim == claim.id and observation.arm == arm
+        ]
         if claim.along:
-            points = sorted({figure.point for figure in evidence if figure.point is not None})
+            points = sorted({observation.point for observation in evidence if observation.point is not None})
             sentences.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
-        chosen = {figure.point: figure for figure in evidence if figure.settings}
-        for point, figure in chosen.items():
+        chosen = {observation.point: observation for observation in evidence if observation.settings}
+        for point, observation in chosen.items():
             at = "" if point is None else f" at {claim.along}={point:g}"
-            edges = f" (at the edge of the grid: {' '.join(figure.edges)})" if figure.edges else ""
-            sentences.append(f"chosen for {arm}{at}: {figure.settings}{edges}")
+            edges = f" (at the edge of the grid: {' '.join(observation.edges)})" if observation.edges else ""
+            sentences.append(f"chosen for {arm}{at}: {observation.settings}{edges}")
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
         sentences.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
@@ -69,7 +73,7 @@ def notes(finding: Finding, figures: Sequence[Figure]) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON writes it; figures are in units of the value, logarithms on a log scale."""
+    """Return a finding as JSON writes it; numbers are in units of the value, logarithms on a log scale."""
     claim = finding.claim
     return {
         "claim": claim.id,

@@ -28,9 +28,9 @@ def systems_options(to: argparse.ArgumentParser) -> None:
 
 
 def systems_command(args: argparse.Namespace) -> int:
-    """Print what settings compose to."""
+    """Print the epsilons that settings compose to."""
     try:
-        evaluations = [evaluate(*_parsed(text)) for text in args.settings or SETTINGS]
+        evaluations = [evaluate(*_parse_setting(text)) for text in args.settings or SETTINGS]
     except ValueError as problem:
         raise UserError(f"systems: {problem}") from problem
     if args.json:
@@ -94,7 +94,7 @@ def _values(evaluation: Evaluation) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in evaluation.values.items())
 
 
-def _parsed(text: str) -> tuple[str, dict[str, float]]:
+def _parse_setting(text: str) -> tuple[str, dict[str, float]]:
     """Return the name and the values of a setting on the command line."""
     name, _, assignments = text.partition(":")
     if name not in SETTINGS:

@@ -94,8 +94,6 @@ LARGE_CLASSES = {
 }
 #: Functions that have more lines.
 LONG_FUNCTIONS = {
-    "compression.importance.reconfigured": 63,
-    "harness.problems.auroc.auroc": 64,
     "harness.simulation.evaluation.measure": 64,
     "harness.simulation.loop.simulate_all": 61,
     "harness.simulation.simulation.Simulation.__init__": 73,

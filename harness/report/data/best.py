@@ -9,7 +9,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, holm, paired, undecidable
+from harness.report.data.statistics import ALPHA, holm, paired_statistics, undecidable
 from harness.report.data.tested import pairs
 
 #: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
@@ -55,6 +55,6 @@ def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
         for cell, changes in zip(rest, differences, strict=True)
         if not undecidable(len(changes), len(rest))
     ]
-    chances = [test.p or 1.0 for test in paired([changes for _, changes in tested])]
+    chances = [test.p or 1.0 for test in paired_statistics([changes for _, changes in tested])]
     unclear = [cell for (cell, _), p in zip(tested, holm(chances), strict=True) if p >= ALPHA]
     return [*best, *unclear]

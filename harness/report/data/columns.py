@@ -85,7 +85,7 @@ ELSEWHERE = {
     "node": "of the nodes' own models, mean over nodes",
     "worst_node": "of the nodes' own models, lowest",
 }
-#: Ends of names of figures over seeds.
+#: Ends of names of statistics over seeds.
 OVER_SEEDS = {"mean": "mean over seeds", "std": "sample standard deviation over seeds"}
 #: Form of names that follow from others, such a name, the kind of the columns, and their meaning.
 PATTERNS: tuple[tuple[str, str, Kind, str], ...] = (

@@ -20,7 +20,7 @@ from harness.report.data.statistics import (
     gap_of,
     holm,
     largest_of,
-    paired,
+    paired_statistics,
     undecidable,
 )
 from harness.report.data.tested import APART, SeedPairs, pairs
@@ -60,7 +60,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
         texts[cell.key] = _text(cell, rival, common, by, baseline)
         if common.differences:
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
-    statistics = paired(list(differences.values()))
+    statistics = paired_statistics(list(differences.values()))
     table = pd.DataFrame(statistics, index=list(differences), columns=Paired._fields, dtype=object)
     families = table["p"].dropna().groupby(pd.Series(settings, dtype=object))
     table["paired_p_holm"] = families.transform(lambda ps: pd.Series(holm(ps.tolist()), index=ps.index))
@@ -105,7 +105,7 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
 
 
 def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: str) -> str:
-    """Return over how many seeds a cell is compared, and with what if not the same problem; or why it is not."""
+    """Return the number of seeds of a comparison, and its other problem; or the reason why there is none."""
     if not cell.values(by):
         return f"not comparable: no finished run with {by}"
     if rival is None:

@@ -57,7 +57,7 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     """Write one TensorBoard run per run, ``FOLDER/suite/algorithm/seed/id``, and replace an earlier export of it.
 
-    Every figure is a scalar by round, with the run's seconds as wall time. The spec is stored as text and as
+    Every value is a scalar by round, with the run's seconds as wall time. The spec is stored as text and as
     hyper-parameters. Skipped combinations are not exported.
 
     Returns
@@ -81,7 +81,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
             writer = SummaryWriter(temporary)
             final: dict[str, float] = {}
             for line in record.rounds:
-                final = figures_of(line)
+                final = scalars_of(line)
                 seconds = line.get("timing", {}).get("seconds", 0.0)
                 for name, value in final.items():
                     writer.add_scalar(name, value, line["round"], walltime=seconds)
@@ -99,8 +99,8 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     return count
 
 
-def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of an evaluation that can be drawn as curves."""
+def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of an evaluation that can be drawn as curves."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
     values = {name: line.get(name) for name in COUNTS if name != "round"} | claim
     values |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line.get("metrics", {})

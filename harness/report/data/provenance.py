@@ -26,7 +26,7 @@ NAMES = {
 
 
 def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return what to say of runs: field to its value, or its values with how many runs have each."""
+    """Return field -> the value that all runs have, or the values with the number of runs of each."""
     values_by_field: dict[str, list[str]] = {}
     seconds = [float(r.final["timing"]["seconds"]) for r in records if "seconds" in r.final.get("timing", {})]
     for record in records:
@@ -39,7 +39,7 @@ def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def differing_provenance(records: Sequence[RunRecord], whole: Mapping[str, str]) -> dict[str, str]:
-    """Return what to say of a cell's runs beside what holds for all runs of the page."""
+    """Return the provenance of a cell's runs that differs from the page's."""
     return {name: text for name, text in provenance(records).items() if whole.get(name) != text}
 
 

@@ -2,7 +2,7 @@
 
 A task is a data set with its partition, a budget and a pruning ratio. A federation is a data set with its
 partition: its tasks share clients and test samples, so their ranks are averaged and count once in the tests. A
-method is an algorithm with a model. Of several settings of a method the one with the best selection figure counts,
+method is an algorithm with a model. Of several settings of a method the one with the best selection measure counts,
 and without a search the best on test samples.
 """
 

@@ -28,7 +28,7 @@ def draws_of_run(record: RunRecord) -> str | None:
 
 
 def released(runs: Sequence[Run]) -> str | None:
-    """Return what finished runs have released, as JSON: seed, whose draws, events of each; None without privacy.
+    """Return the releases of finished runs as JSON: seed, owner of the draws, events; None without privacy.
 
     Events are ``[noise multiplier, rate, times, sampling]``, of a unit that is at least as exposed as all others.
     They are null where no unit is, noise is of a user's mechanism, or an earlier version did not record them.

@@ -1,6 +1,6 @@
 """Statistics of paired seeds: intervals, tests, effect sizes, power; and of rates of groups.
 
-The functions work on many rows at once, because a leaderboard has thousands. Resampling is keyed, so equal figures
+The functions work on many rows at once, because a leaderboard has thousands. Resampling is keyed, so equal values
 give equal statistics.
 """
 
@@ -60,7 +60,7 @@ class Paired(NamedTuple):
     seeds: int
 
 
-def paired(differences: Sequence[Sequence[float]]) -> list[Paired]:
+def paired_statistics(differences: Sequence[Sequence[float]]) -> list[Paired]:
     """Return the statistics of rows of paired differences, each of at least one seed."""
     lengths: dict[int, list[int]] = {}
     for number, row in enumerate(differences):
@@ -69,14 +69,14 @@ def paired(differences: Sequence[Sequence[float]]) -> list[Paired]:
     for length, numbers in lengths.items():
         for first in range(0, len(numbers), ROWS):
             piece = numbers[first : first + ROWS]
-            results = _paired(
+            results = _piece_statistics(
                 np.array([differences[number] for number in piece], dtype=np.float64).reshape(-1, length)
             )
             statistics |= dict(zip(piece, results, strict=True))
     return [statistics[number] for number in range(len(differences))]
 
 
-def _paired(data: Array) -> list[Paired]:
+def _piece_statistics(data: Array) -> list[Paired]:
     count, seeds = data.shape
     mean = data.mean(-1)
     columns: list[Sequence[float | None]] = [[None] * count for _ in range(6)]

@@ -48,11 +48,11 @@ def paired_values(
 ) -> SeedPairs:
     """Return differences to a reference by seed, given the runs that they are of."""
     both = [seed for seed in values if seed in reference]
-    same = {seed: values[seed] - reference[seed] for seed in both if alike(runs[seed], others[seed])}
+    same = {seed: values[seed] - reference[seed] for seed in both if tested_alike(runs[seed], others[seed])}
     return SeedPairs(same, len(both) - len(same))
 
 
-def alike(run: Run, other: Run) -> bool:
+def tested_alike(run: Run, other: Run) -> bool:
     """Return whether two runs on the same data were tested on the same samples, as far as their records say."""
     digest, other_digest = run.record.tested.get("digest"), other.record.tested.get("digest")
     if digest and other_digest:

@@ -27,7 +27,14 @@ from harness.report.tables.columns import (
 )
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
-from harness.report.tables.privacy import composed, exposure, in_words, meaning, uncovered, uncovered_by
+from harness.report.tables.privacy import (
+    describe_draws,
+    exposure,
+    in_words,
+    meaning,
+    uncovered_by,
+    uncovered_sentence,
+)
 from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.together import together
@@ -244,8 +251,8 @@ def _cell(
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
         "command": command_of(cell.records, commands.get(cell.key, "")),
-        "privacy": claim and {**claim, "composition": composed(claim)},
-        "in_words": f"{uncovered(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
+        "privacy": claim and {**claim, "composition": describe_draws(claim)},
+        "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
         "made_with": {column.heading: column.text(row) for column in beside}
         | differing_provenance(cell.records, shared),
         "records": [

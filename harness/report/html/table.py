@@ -34,7 +34,7 @@ FACETS = {
 }  # lists to choose from
 MOST_CHOICES = 40  # per list
 LONG = 34  # letters that need a wide column
-#: Headings of columns that stand behind the figures: they seldom tell rows apart.
+#: Headings of columns that stand behind the measures: they seldom tell rows apart.
 LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
 
@@ -45,7 +45,7 @@ class Bound(NamedTuple):
     Attributes
     ----------
     name : str
-        Name of the figure in filters.
+        Name of the measure in filters.
     heading : str
         What it is called.
     upper : bool
@@ -94,7 +94,7 @@ class PageTable(NamedTuple):
     bounds : list[Bound]
         Numbers with a field of their own.
     names : list[str]
-        Figures that a filter may name.
+        Measures that a filter may name.
     """
 
     columns: list[dict[str, Any]]
@@ -116,14 +116,14 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
             "heading": column.heading,
             "about": column.about,
             "number": column.number,
-            "name": figure_name(column.key) if column.number else "",
+            "name": filter_name(column.key) if column.number else "",
             "pinned": pinned.get(column.heading, 0),
         }
         for column in page_columns
     ]
     facets = [_facets(row) for row in rows]
     table_rows = [
-        _row(row, page_columns, pinned, names) | {"facets": row_facets, "figures": _beside(row, names)}
+        _row(row, page_columns, pinned, names) | {"facets": row_facets, "measures": _beside(row, names)}
         for row, row_facets in zip(rows, facets, strict=True)
     ]
     return PageTable(
@@ -144,7 +144,7 @@ def _results_first(page_columns: Sequence[ShownColumn], by: str) -> list[ShownCo
     return [*lead, *(column for column in page_columns if column.heading not in (*first, *LATER)), *last]
 
 
-def figure_name(key: str) -> str:
+def filter_name(key: str) -> str:
     """Return the name of a column of the leaderboard in filters: ``accuracy``, ``epsilon``, ``bytes_up``."""
     return SHORT.get(key, key.removesuffix("_mean"))
 

@@ -15,8 +15,8 @@ from harness.report.tables.privacy import (
     UNITS,
     of_user,
     public_and_private,
-    uncovered,
     uncovered_by,
+    uncovered_sentence,
 )
 from harness.report.tables.text import quantity
 
@@ -44,7 +44,7 @@ def privacy_statement(cells: Sequence[Cell]) -> str:
         for cell in protected
         for fact in public_and_private(cell.done[0].record.final.get("public", ()))[0]
     }
-    text = f"{uncovered(map(_short, uncovered_by(protected)))} {' '.join(map(_paragraph, kinds.values()))}"
+    text = f"{uncovered_sentence(map(_short, uncovered_by(protected)))} {' '.join(map(_paragraph, kinds.values()))}"
     if public:
         text += f" Taken as public: {'; '.join(sorted(map(_short, public)))}."
     return text + " Rows without ε have no privacy."
@@ -91,7 +91,7 @@ def _paragraph(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
 
 
 def _most_exposed(cell: Cell, statement: Mapping[str, Any]) -> str | None:
-    """Return whose ε the largest is, by the client's name where clients have names."""
+    """Return the client with the largest ε, by its name where clients have names."""
     final = cell.records[0].final
     client = most_exposed(statement, final.get("clients"))
     names = (final.get("by_client") or {}).get("client", ())

@@ -17,7 +17,7 @@ from harness.report.plots.figure import (
     MARKERS,
     Pictures,
     canvas,
-    extrapolated,
+    extrapolation_note,
     keep_apart,
     mean_and_spread,
     save,
@@ -55,7 +55,7 @@ class AttackPoint(NamedTuple):
 
 
 def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
-    """Draw what attackers find out against a measure of the model, a panel for each attack and task.
+    """Draw the success of attacks against a measure of the model, a panel for each attack and task.
 
     Points are means over seeds, with bars of one sample standard deviation. A dashed line is what guessing
     gives. Axes point so that better protected cells are lower and better models further right.
@@ -106,7 +106,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
             keep_apart(ax)
         note = "means over seeds, bars: one standard deviation; dashed: as good as guessing"
         note += f"; {len(drawn_panels)} of {len(panels)} panels" if len(panels) > len(drawn_panels) else ""
-        more = extrapolated(cell for _, cells in drawn_panels for cell in cells)
+        more = extrapolation_note(cell for _, cells in drawn_panels for cell in cells)
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 

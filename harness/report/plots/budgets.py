@@ -13,7 +13,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    extrapolated,
+    extrapolation_note,
     mean_and_spread,
     panels_of,
     settings_beside,
@@ -94,7 +94,7 @@ def accuracy_against_epsilon(
     cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in panels)
     notes = [
         "the best setting of each algorithm" if cut else "",
-        extrapolated(c for p in panels for c in p.cells),
+        extrapolation_note(c for p in panels for c in p.cells),
     ]
     return write_pictures(parts, draw, path, "; ".join(filter(None, notes)))
 

@@ -14,9 +14,9 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    few,
     label_axes,
     panels_of,
+    reduce_panels,
     write_pictures,
 )
 from harness.report.tables.rows import board_of
@@ -88,7 +88,7 @@ def draw_curves(
 ) -> Pictures | None:
     """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`."""
     results = Results.of(records)
-    panels, cut = few(panels_of(results, metric, fallback, along))
+    panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (
         names_of(results)
         if along is None

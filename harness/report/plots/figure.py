@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
-from harness.report.plots.look import FORMATS, asked_look
+from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.files import replacing
@@ -125,7 +125,7 @@ def panels_of(
     return panels
 
 
-def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
+def reduce_panels(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
     """Reduce all panels to the best cell per algorithm if one of them has too many cells.
 
     Returns
@@ -190,7 +190,7 @@ def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     return "\n".join(text for text in texts if text).replace("$", r"\$")
 
 
-def extrapolated(cells: Iterable[Cell]) -> str:
+def extrapolation_note(cells: Iterable[Cell]) -> str:
     """Return a note on epsilons of larger cohorts than were simulated; empty if there are none."""
     cohorts = [(cell.spec.get("privacy") or {}).get("noise_cohort") or 0 for cell in cells]
     most = max(cohorts, default=0)
@@ -199,7 +199,7 @@ def extrapolated(cells: Iterable[Cell]) -> str:
 
 def appearance(i: int) -> dict[str, Any]:
     """Return color, marker and dashes of a line."""
-    cycle = asked_look().style.get("axes.prop_cycle")
+    cycle = current_look().style.get("axes.prop_cycle")
     colors = COLORS if cycle is None else cycle.by_key().get("color", COLORS)
     return {
         "color": colors[i % len(colors)],
@@ -291,7 +291,7 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | dict(asked_look().style) | style):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | dict(current_look().style) | style):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout="constrained")
         # Without a canvas every text that is measured makes an image of the figure's size.
         FigureCanvasAgg(figure)
@@ -337,7 +337,7 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
     _settle(figure)
     files = []
-    for name in (*asked_look().formats, "svg"):
+    for name in (*current_look().formats, "svg"):
         files.append(path.parent / f"{path.name}.{name}")
         with replacing(files[-1]) as temporary:
             figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])

@@ -17,7 +17,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    extrapolated,
+    extrapolation_note,
     label_axes,
     mean_and_spread,
     panels_of,
@@ -100,7 +100,7 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
-    notes = [NOTE, extrapolated(cell for panel in panels for cell in panel.cells)]
+    notes = [NOTE, extrapolation_note(cell for panel in panels for cell in panel.cells)]
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
@@ -123,7 +123,7 @@ def _line(cell: Cell) -> tuple[str, float]:
 
 
 def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:
-    """Return what a line is called: algorithm and epsilon, as far as they are not the same everywhere."""
+    """Return the label of a line: algorithm and epsilon, unless they are the same everywhere."""
     name, epsilon = line
     text = "no DP" if math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}"
     if split:

@@ -31,8 +31,8 @@ USUAL = Look(("png",), MappingProxyType({}))
 _ASKED: ContextVar[Look | None] = ContextVar("_ASKED", default=None)
 
 
-def asked_look() -> Look:
-    """Return what figures are drawn as."""
+def current_look() -> Look:
+    """Return the current formats and settings of figures."""
     return _ASKED.get() or USUAL
 
 

@@ -14,7 +14,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
-from harness.report.plots.figure import Pictures, canvas, extrapolated, save
+from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
 from harness.report.tables.text import distinguishing, without_section, words
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
                 if tasks[n] != tasks[n - 1]:
                     ax.axhline(n, color="white", linewidth=3)
         note = "means over seeds; lighter is better; crossed out: refused or failed; empty: does not apply"
-        return save(figure, path, "; ".join(filter(None, [note, extrapolated(measured)])))
+        return save(figure, path, "; ".join(filter(None, [note, extrapolation_note(measured)])))
 
 
 def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[MapColumn]) -> None:
@@ -143,7 +143,7 @@ def _task(cell: Cell) -> tuple[str, ...]:
 
 
 def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ...], str]:
-    """Return what a row is called: its algorithm, and what tells its task and settings from others."""
+    """Return the label of every row: its algorithm, and the traits that distinguish its task and settings."""
     tasks = {key: _task(cells[0]) for key, cells in rows.items()}
     parts = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
     labels = {
@@ -162,7 +162,7 @@ def _value(cells: Sequence[Cell], column: MapColumn, measure: str) -> float:
 
 
 def _rank(cells: Sequence[Cell], measure: str) -> float:
-    """Return where a row stands in its task: by its best figure without privacy, unpruned if there is one."""
+    """Return the sort key of a row in its task: its best value without privacy, unpruned if there is one."""
     plain: list[Any] = [cell for cell in cells if math.isinf(budget_of(cell).epsilon)] or list(cells)
     first = min(plain, key=lambda cell: _column(cell).beta)
     values = list(first.values(measure).values())

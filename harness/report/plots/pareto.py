@@ -14,7 +14,7 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name
-from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
+from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolation_note, keep_apart, save
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         note = "means over seeds; named: no other of its kind is as good with less; "
         note += "diamonds: a model for each client"
         note += f"; {len(rows)} of {len(drawable)} federations" if len(drawable) > len(rows) else ""
-        more = extrapolated(cell for cells in tasks.values() for cell in cells)
+        more = extrapolation_note(cell for cells in tasks.values() for cell in cells)
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 

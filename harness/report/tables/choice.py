@@ -68,7 +68,7 @@ def choose(frame: pd.DataFrame, names: Iterable[str]) -> list[Chosen]:
         If a name is none of them; it names the nearest.
     """
     narrow = {column.key: column for column in narrow_columns(frame)}
-    return [_chosen(frame, name.strip(), narrow) for name in names]
+    return [_choose(frame, name.strip(), narrow) for name in names]
 
 
 def names(frame: pd.DataFrame) -> dict[str, str]:
@@ -78,7 +78,7 @@ def names(frame: pd.DataFrame) -> dict[str, str]:
     return short | measures | {name: _about(name) for name in map(str, frame.columns)}
 
 
-def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
+def _choose(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
     if name in SHORT:
         return Chosen(_short(frame, name, narrow), SHORT[name][0])
     if name in _measures(frame):
@@ -108,7 +108,7 @@ def _both_ways(row: Row) -> str:
 
 
 def _plain(name: str, row: Row) -> str:
-    """Return a field as text: figures of a measure in its format, other numbers with four digits."""
+    """Return a field as text: values of a measure in its format, other numbers with four digits."""
     value = row[name]
     if is_empty(value) or isinstance(value, str | bool | int):
         return "" if is_empty(value) else str(value)

@@ -11,7 +11,7 @@ from harness.report.tables.rows import Board, Row
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 
 MOST = 1000  # rows
-FIGURES = ("accuracy", "auroc", "loss")
+MEASURES = ("accuracy", "auroc", "loss")
 
 
 class ClientRow(NamedTuple):
@@ -29,8 +29,8 @@ class ClientRow(NamedTuple):
         Its test samples, as ``40`` or ``38 to 42`` where seeds differ.
     fewest : int
         Their number in the seed with the fewest.
-    figures : dict[str, float or None]
-        Means over seeds of `FIGURES` on these samples; None where it does not apply.
+    means : dict[str, float or None]
+        Means over seeds of `MEASURES` on these samples; None where it does not apply.
     """
 
     client: str
@@ -40,7 +40,7 @@ class ClientRow(NamedTuple):
     epsilon_text: str
     n: str
     fewest: int
-    figures: dict[str, float | None]
+    means: dict[str, float | None]
 
 
 class ClientTable(NamedTuple):
@@ -53,7 +53,7 @@ class ClientTable(NamedTuple):
 
 
 def by_client(results: Results, board: Board) -> ClientTable:
-    """Return what every named client gets from the best setting of each algorithm under each budget.
+    """Return the values of every named client under the best setting of each algorithm and budget.
 
     Rows stand in the order of the leaderboard. Beyond `MOST` rows, methods far down in their task are left out.
 
@@ -90,24 +90,24 @@ def by_client(results: Results, board: Board) -> ClientTable:
 
 
 def _clients(cell: Cell) -> dict[str, list[Mapping[str, Any]]]:
-    """Return client -> its figures in every finished run."""
+    """Return client -> its columns in every finished run."""
     runs_by_client: dict[str, list[Mapping[str, Any]]] = {}
     for run in cell.done:
         columns: Mapping[str, Sequence[Any]] = run.record.final.get("by_client") or {}
         for values in zip(*columns.values(), strict=True):
-            figures = dict(zip(columns, values, strict=True))
-            runs_by_client.setdefault(str(figures["client"]), []).append(figures)
+            fields = dict(zip(columns, values, strict=True))
+            runs_by_client.setdefault(str(fields["client"]), []).append(fields)
     return runs_by_client
 
 
 def _client_row(row: Row, data: str, client: str, runs: Sequence[Mapping[str, Any]]) -> ClientRow:
     counts = [int(run["n"]) for run in runs]
     few, many = min(counts), max(counts)
-    figures: dict[str, float | None] = {}
-    for name in FIGURES:
+    means: dict[str, float | None] = {}
+    for name in MEASURES:
         values = [run[name] for run in runs if run.get(name) is not None]
-        figures[name] = fmean(values) if values else None
+        means[name] = fmean(values) if values else None
     epsilon = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
     text = quantity(epsilon, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
     counted = f"{few}" if few == many else f"{few} to {many}"
-    return ClientRow(client, row["algorithm"], data, epsilon, text, counted, few, figures)
+    return ClientRow(client, row["algorithm"], data, epsilon, text, counted, few, means)

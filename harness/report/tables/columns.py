@@ -11,7 +11,7 @@ import pandas as pd
 from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
-from harness.report.tables.privacy import uneven
+from harness.report.tables.privacy import is_uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
 from harness.report.tables.text import is_empty, quantity, share, signed, words
 
@@ -205,7 +205,7 @@ def _ratio(name: str) -> Callable[[Row], str]:
 
 
 def _median(row: Row) -> str:
-    if not uneven(row["epsilon_total"], row["epsilon_median"]):
+    if not is_uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
     return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({row['epsilon_of']} has most)"
 

@@ -29,7 +29,7 @@ OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that 
 
 
 def choose(rivals: Iterable[Run], choice: Choice) -> Run | None:
-    """Return the best of one seed's runs of an algorithm; None if none has the figures that it takes."""
+    """Return the best of one seed's runs of an algorithm; None if none has the values that it takes."""
     runs = [run for run in rivals if run.done]
 
     def rank(run: Run, measure: str) -> float | None:
@@ -86,12 +86,12 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
         paper = [
             entry for beside, entry in published if all(flats[key].get(k) == v for k, v in beside.items())
         ]
-        grids.append(_figures(where, runs, picked, choice, baseline, paper[:1]))
+        grids.append(_measures_grid(where, runs, picked, choice, baseline, paper[:1]))
         grids += _groups(where, picked)
     return grids
 
 
-def _figures(
+def _measures_grid(
     where: str,
     runs: Mapping[str, Mapping[int, Sequence[Run]]],
     picked: Mapping[str, Mapping[int, Run]],
@@ -99,7 +99,7 @@ def _figures(
     baseline: str | None,
     paper: Sequence[Published],
 ) -> Grid:
-    """Return the table of measures, differences to the baseline, a paper's figures, and settings."""
+    """Return the table of measures, differences to the baseline, a paper's values, and settings."""
     places: dict[tuple[str, str], Place] = {}
     columns: list[str] = []
     others: list[str] = []
@@ -201,7 +201,7 @@ def _difference(values: Sequence[float], measure: str) -> str:
 
 
 def _settings(seeds: Mapping[int, Sequence[Run]], picked: Mapping[int, Run]) -> str:
-    """Return what was chosen among the settings that differ, by how many seeds, the most frequent first."""
+    """Return the chosen values of settings that differ, with numbers of seeds, the most frequent first."""
     tried = [flatten({"algorithm": r.record.spec["algorithm"]}) for rivals in seeds.values() for r in rivals]
     telling = [
         name for name in dict.fromkeys(k for t in tried for k in t) if len({t.get(name) for t in tried}) > 1

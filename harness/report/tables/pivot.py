@@ -38,7 +38,7 @@ class Place(NamedTuple):
     text : str
         Printed text.
     values : dict[int, float]
-        Seed to figure.
+        Seed to value.
     settings : str
         The hyper-parameters chosen.
     """
@@ -102,7 +102,7 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
     groups: dict[Settings, list[Cell]] = {}
     lacking: list[tuple[Cell, Settings]] = []
     for cell in cells:
-        fixed = _fixed(cell, pivot._replace(measure=measure))
+        fixed = _table_settings(cell, pivot._replace(measure=measure))
         if pivot.rows in cell.settings and pivot.columns in cell.settings:
             groups.setdefault(fixed, []).append(cell)
         else:
@@ -137,7 +137,7 @@ def _join(cell: Cell, fixed: Settings, pivot: Pivot, groups: Mapping[Settings, l
     return bool(matches)
 
 
-def _fixed(cell: Cell, pivot: Pivot) -> Settings:
+def _table_settings(cell: Cell, pivot: Pivot) -> Settings:
     """Return the settings that all cells of a cell's table share."""
 
     def moving(name: str) -> bool:
@@ -213,7 +213,7 @@ def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
 
 
 def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place:
-    """Return the figures of the best of some cells."""
+    """Return the values of the best of some cells."""
     sign = -1 if better_is_higher(measure) else 1
     scored = []
     for cell in rivals:

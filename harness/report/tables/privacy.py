@@ -42,7 +42,7 @@ LISTED_BEFORE = ("computed from private data", "the test data", "a digest of the
 MOST_MEANT = 4  # epsilons that are explained
 
 
-def uncovered(facts: Iterable[str]) -> str:
+def uncovered_sentence(facts: Iterable[str]) -> str:
     """Return a sentence on what an epsilon does not cover."""
     return f"Not covered by ε: {'; '.join(facts) or 'not recorded'}."
 
@@ -59,7 +59,7 @@ def uncovered_by(cells: Iterable[Cell]) -> list[str]:
     return list(facts)
 
 
-def composed(claim: Mapping[str, Any]) -> str | None:
+def describe_draws(claim: Mapping[str, Any]) -> str | None:
     """Describe the draws of which an epsilon is composed; None where that is not recorded."""
     if not claim.get("composition"):
         return None
@@ -99,7 +99,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
             "which is no guarantee for those that are simulated."
         )
     warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
-    return text + _with_others(claim) + _exposed(claim) + warning
+    return text + _with_others(claim) + _exposed_sentence(claim) + warning
 
 
 def _with_others(claim: Mapping[str, Any]) -> str:
@@ -124,17 +124,17 @@ def of_user(claim: Mapping[str, Any]) -> str:
     )
 
 
-def _exposed(claim: Mapping[str, Any]) -> str:
+def _exposed_sentence(claim: Mapping[str, Any]) -> str:
     """Name the client with the largest epsilon, where clients differ much."""
     largest, middle = claim.get("epsilon_total"), claim.get("epsilon_median")
-    if not uneven(largest, middle):
+    if not is_uneven(largest, middle):
         return ""
     person, number = person_or_client(claim), claim.get("unit_most")
     text = f" This is the largest ε ({person} {number}); the median is {middle:.3g}."
     return text + (f" {loudest(f'{person} {number}')}" if claim.get("unit") in ("record", "user") else "")
 
 
-def uneven(largest: Any, middle: Any) -> bool:
+def is_uneven(largest: Any, middle: Any) -> bool:
     """Return whether the median epsilon is well below the largest."""
     numeric = isinstance(largest, float) and isinstance(middle, float)
     return numeric and middle < UNEVEN * largest
@@ -152,7 +152,7 @@ def exposure(frame: pd.DataFrame) -> list[str]:
     """Return a sentence for each row of a leaderboard whose clients have very different epsilons."""
     lines = []
     for row in frame.dropna(subset="epsilon_median").to_dict("records"):
-        if uneven(row["epsilon_total"], row["epsilon_median"]):
+        if is_uneven(row["epsilon_total"], row["epsilon_median"]):
             who = str(row["epsilon_of"])
             mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
             lines.append(

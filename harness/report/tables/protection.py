@@ -48,8 +48,8 @@ def compare_protection(
             families.setdefault(_family(cell), []).append(cell)
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
-        plain = [cell for cell in members if not _protected(cell)]
-        protected = sorted((cell for cell in members if _protected(cell)), key=_order)
+        plain = [cell for cell in members if not _is_protected(cell)]
+        protected = sorted((cell for cell in members if _is_protected(cell)), key=_order)
         if plain and protected:
             comparisons.append(Comparison(measure, plain[0], tuple(protected)))
     sign = 1 if better_is_higher(measure) else -1
@@ -92,7 +92,7 @@ def label(cell: Cell) -> str:
             parts.append(f"{100 * ratio:.3g} % {effect}")
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
-    if _coded(compression):
+    if _is_coded(compression):
         parts.append(f"sent as {compression['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"
 
@@ -119,13 +119,13 @@ def _family(cell: Cell) -> str:
     return cell.shared_key(("privacy", "compression"))
 
 
-def _protected(cell: Cell) -> bool:
+def _is_protected(cell: Cell) -> bool:
     compression = cell.spec.get("compression") or {}
     pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
-    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _coded(compression)
+    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _is_coded(compression)
 
 
-def _coded(compression: Mapping[str, Any]) -> bool:
+def _is_coded(compression: Mapping[str, Any]) -> bool:
     return compression.get("codec") not in (None, "float32", "float64")
 
 

@@ -21,14 +21,14 @@ MOST = 10  # rows in a terminal
 def recommendation_rows(
     answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition], by: str
 ) -> list[dict[str, Any]]:
-    """Return a row for every cell within the bounds: what it is, how surely, and its figures."""
+    """Return a row for every cell within the bounds: its settings, its certainty and its values."""
     board = Board(frame)
     variants = board.variants()
     return [_row(rated, board, variants[rated.cell.key], conditions, by) for rated in answer.cells]
 
 
 def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition]) -> list[str]:
-    """Return what there is to say: how many cells are within the bounds, or which bound excludes them."""
+    """Return sentences on the number of cells within the bounds, or on the bound that excludes them."""
     bounds = " and ".join(map(str, conditions))
     board = Board(frame)
     if answer.cells:
@@ -54,7 +54,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
         nearest, name = obstacle.nearest, obstacle.condition.name
         lines.append(
             f"{obstacle.condition} excludes all that is within the other bounds: {_name(nearest, board)} comes "
-            f"nearest, with {_figure(name, nearest.figures[name], _noise_cohort(nearest))}."
+            f"nearest, with {_value_text(name, nearest.values[name], _noise_cohort(nearest))}."
         )
     if note := extrapolation(_noise_cohort(obstacle.nearest) for obstacle in answer.obstacles):
         lines.append(note)
@@ -71,7 +71,7 @@ def readable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     several = len({row["data"] for row in rows}) > 1
     readable_rows = []
     for row in rows:
-        figures = {
+        values = {
             k: v for k, v in row.items() if k not in (*descriptions, "data") and not k.startswith("within")
         }
         readable_rows.append(
@@ -80,7 +80,7 @@ def readable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 **({"data": row["data"]} if several else {}),
                 "protection": row["protection"],
                 "within bounds": f"{row['within']:.0%} ({row['within_low']:.0%} to {row['within_high']:.0%})",
-                **{name: _figure(name, value, row["noise_cohort"]) for name, value in figures.items()},
+                **{name: _value_text(name, value, row["noise_cohort"]) for name, value in values.items()},
             }
         )
     return readable_rows
@@ -91,7 +91,7 @@ def _row(
 ) -> dict[str, Any]:
     low, high = rated.interval
     names = dict.fromkeys([by, *(condition.name for condition in conditions)])
-    figures = {name: rated.figures[name] for name in names if name not in ("algorithm", "dataset")}
+    values = {name: rated.values[name] for name in names if name not in ("algorithm", "dataset")}
     return {
         "algorithm": rated.cell.algorithm,
         "data": _task(rated, board),
@@ -102,7 +102,7 @@ def _row(
         "within_low": low,
         "within_high": high,
         "seeds": rated.seeds,
-        **figures,
+        **values,
         "noise_cohort": _noise_cohort(rated),
         "cell": rated.cell.key,
     }
@@ -114,8 +114,8 @@ def _noise_cohort(rated: RatedCell) -> int | None:
     return cohort
 
 
-def _figure(name: str, value: Any, noise_cohort: int | None) -> Any:
-    """Return a figure as text, with the mark of an epsilon that is extrapolated."""
+def _value_text(name: str, value: Any, noise_cohort: int | None) -> Any:
+    """Return a value as text, with the mark of an epsilon that is extrapolated."""
     text = quantity(value) if isinstance(value, float) else value
     marked = name.startswith("epsilon") and value is not None and noise_cohort is not None
     return f"{text}{EXTRAPOLATED}" if marked else text

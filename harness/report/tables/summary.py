@@ -17,9 +17,9 @@ from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
-from harness.report.data.statistics import Paired, paired
+from harness.report.data.statistics import Paired, paired_statistics
 from harness.report.data.tested import pairs
-from harness.report.tables.privacy import in_words, uncovered, uncovered_by
+from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, differences, label, labels
 from harness.report.tables.rows import Board, rows_of
 from harness.report.tables.text import inside, signed, words
@@ -90,7 +90,7 @@ def print_summary(
 
 
 def _purposes(frame: pd.DataFrame) -> str:
-    """Return which algorithms make models that are not for everybody; empty if none does, or all do."""
+    """Name the algorithms whose models serve one client each; empty if none or all do."""
     users: dict[str, list[str]] = {}
     for row in rows_of(frame.dropna(subset="model_for")):
         users.setdefault(row["model_for"], []).append(row["algorithm"])
@@ -166,7 +166,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
-    """Print what each client of a small federation with names gains or loses, in at most 80 columns."""
+    """Print the gain or loss of each client of a small federation with names, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -234,7 +234,7 @@ def _change(changes: Sequence[float], scale: float, form: str) -> str:
     """Return a mean change and its 95 % interval, which needs two seeds."""
     if not changes:
         return ""
-    (statistics,) = paired([changes])
+    (statistics,) = paired_statistics([changes])
     mean = signed(scale * statistics.mean, form)
     if statistics.half is None:
         return mean
@@ -259,7 +259,7 @@ def headline(comparison: Comparison) -> str:
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
         if not (changes := differences(plain, cell, measure)):
             continue
-        (statistics,) = paired([[sign * scale * change for change in changes]])
+        (statistics,) = paired_statistics([[sign * scale * change for change in changes]])
         verb = "costs" if statistics.mean >= 0 else "gains"
         ends = (
             sorted(end if statistics.mean >= 0 else -end for end in _interval(statistics))
@@ -324,7 +324,7 @@ def _statements(protected: Sequence[Cell]) -> list[str]:
         f"{'; '.join(names)}: {text}" if len(rows_by_statement) > 1 else text
         for text, names in rows_by_statement.items()
     ]
-    return [uncovered(uncovered_by(protected)), *statements] if statements else []
+    return [uncovered_sentence(uncovered_by(protected)), *statements] if statements else []
 
 
 def _in_points(measure: str) -> bool:

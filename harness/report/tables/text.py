@@ -51,7 +51,7 @@ EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
 
 
 def extrapolation(cohorts: Iterable[Any]) -> str:
-    """Return what the mark means, given the cohorts that rows are extrapolated to; empty if none is."""
+    """Return the meaning of the mark, given the cohorts that rows are extrapolated to; empty without any."""
     sizes = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
     if not sizes:
         return ""

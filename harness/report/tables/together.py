@@ -23,7 +23,7 @@ DIGITS = 3  # of an epsilon
 def together(frame: pd.DataFrame) -> list[str]:
     """Return what the finished private runs of a leaderboard's rows and seeds release together.
 
-    Runs about different units, or with another relation of neighbors, have no joint figure and a sentence each.
+    Runs about different units, or with another relation of neighbors, have no joint epsilon and a sentence each.
     Runs that diverged or were stopped have released the rounds before, which are in none.
     """
     groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
@@ -51,7 +51,7 @@ def together(frame: pd.DataFrame) -> list[str]:
 
 
 def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
-    """Yield what runs about one unit release together; nothing of a single run, whose row says it."""
+    """Yield the joint epsilon of several runs about one unit as a sentence."""
     runs = [(row, seed, draws, events) for row in rows for seed, draws, events in json.loads(row["released"])]
     if len(runs) < 2:
         return
@@ -101,7 +101,7 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
 
 
 def _draws_text(draws: Sequence[str | None]) -> str:
-    """Describe whose the secret draws are."""
+    """Describe the owners of the secret draws."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
         return f"own draws in {own}, one joint draw a seed in {shared}"

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200  # in a terminal, of all tasks together
 # fmt: off
-#: Figures to omit on a narrow terminal, the most dispensable first.
-FIGURES = (
+#: Measures to omit on a narrow terminal, the most dispensable first.
+MEASURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
     "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy", "Calls to", "Bytes to", "Rounds to",
 )
-#: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
+#: Settings, likewise. Those in which shown rows differ are kept longer than any measure.
 SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
-#: Columns that say which row is which; a figure may be equal by chance, and says nothing of it.
+#: Columns that say which row is which; a measure may be equal by chance, and identifies no row.
 DESCRIPTIONS = (
     *SETTINGS, "Algorithm", "Model for", "Gap", "DP", "ε total", "ε median", "Neighbors", "Noise", "Alpha", "Beta",
 )
@@ -238,17 +238,22 @@ def _expendable(
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
     Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
-    count of missing runs stay. A setting in which rows differ outlives all figures.
+    count of missing runs stay. A setting in which rows differ outlives all measures.
     """
-    constant = [name for name in (*SETTINGS, *FIGURES) if len(set(texts.get(name, ()))) <= 1]
+    constant = [name for name in (*SETTINGS, *MEASURES) if len(set(texts.get(name, ()))) <= 1]
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    figures = [name for name in (*differences, *FIGURES) if name not in ranks]
+    measures = [name for name in (*differences, *MEASURES) if name not in ranks]
     constant = [name for name in constant if name not in ranks]
-    return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
+    return [
+        *constant,
+        *measures,
+        *(["Runs"] if complete else []),
+        *(n for n in SETTINGS if n not in constant),
+    ]
 
 
 def _tells(heading: str, headings: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:

@@ -637,7 +637,7 @@ def test_the_page_shows_statuses_reasons_specs_and_commands(records, tmp_path):
     ):
         assert part in " ".join(page.text.split())
     for status in ("some failed", "skipped", "missing"):  # beside the name, where no column has scrolled away
-        assert status in page.text.partition("Why figures are missing")[0]
+        assert status in page.text.partition("Why values are missing")[0]
     assert '"alpha": 0.3' in page.text and "client sizes" in page.text and "2.13.0" in page.text
     links = {a["href"][1:] for tag, a in page.tags if tag == "a"}
     assert links == {a["id"] for tag, a in page.tags if tag == "details" and "id" in a} and len(links) == 5
