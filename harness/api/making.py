@@ -335,7 +335,7 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
         plugins.load()
         content = {"suite": "plan", "base": _fields(given), "sweep": _listed(over)}
         planned = make_suite(content, profile="")
-    return pd.DataFrame(plans.plan([*planned.cells, *runs_of(planned.cells, planned.tune)]))
+    return pd.DataFrame(plans.plan([*planned.combinations, *runs_of(planned.combinations, planned.tune)]))
 
 
 def load_plugin(path: str | Path) -> None:
@@ -385,7 +385,7 @@ def _carry_out(
     study_suite: Suite, out: str | Path, progress: bool, callbacks: Sequence[Callback], **options: Any
 ) -> Study:
     """Carry out a suite, watched by callbacks."""
-    executor = choose(options["executor"], options["jobs"], options["address"], len(study_suite.cells))
+    executor = choose(options["executor"], options["jobs"], options["address"], len(study_suite.combinations))
     if observed(callbacks) is not None and executor != "serial":
         raise UserError(
             f"callbacks: rounds and evaluations are made in other processes by executor {executor}, where nothing "

@@ -206,10 +206,10 @@ def _suite_command(args: argparse.Namespace) -> str | None:
 def plan_command(args: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
     chosen = given_suite(args)
-    cells = within_limit(chosen.cells, chosen.tune, args.limit_hours, args.trim)
-    cells = [*cells, *runs_of(cells, chosen.tune)]
-    with follow(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
-        rows = plan(cells, timed=not args.untimed, done=done, identified=args.json)
+    combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
+    combinations = [*combinations, *runs_of(combinations, chosen.tune)]
+    with follow(f"planning {counted(len(combinations), 'run')}", len(combinations)) as done:
+        rows = plan(combinations, timed=not args.untimed, done=done, identified=args.json)
     refused = {row["reason"] for row in rows} if args.limit_hours is None else set()
     if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
         raise Incompatible(str(refused.pop()))  # there is nothing to plan

@@ -116,20 +116,20 @@ def expand(
     UserError
         If a value is not valid. Incompatible values give a combination with the reason.
     """
-    cells: list[Combination] = []
+    expanded: list[Combination] = []
     for block in blocks:
         alike: dict[tuple[int, ...], Combination] = {}
         for settings in combinations(block):
-            cell = None if complete is not None else _with_other_seed(settings, alike)
-            if cell is None:
-                cell = _combination(base, settings, complete)
-                alike.setdefault(_all_but_seed(settings), cell)
-            cells.append(cell)
-            if len(cells) > MAX_RUNS:
+            combination = None if complete is not None else _with_other_seed(settings, alike)
+            if combination is None:
+                combination = _combination(base, settings, complete)
+                alike.setdefault(_all_but_seed(settings), combination)
+            expanded.append(combination)
+            if len(expanded) > MAX_RUNS:
                 raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
-    if not cells:
+    if not expanded:
         raise UserError("sweep: a list of blocks is empty; remove sweep for a single run")
-    return distinct(cells)
+    return distinct(expanded)
 
 
 def _combination(
@@ -171,11 +171,13 @@ def _copy(value: Any) -> Any:
     return [_copy(part) for part in value] if isinstance(value, list) else value
 
 
-def distinct(cells: Iterable[Combination]) -> tuple[Combination, ...]:
+def distinct(repeated: Iterable[Combination]) -> tuple[Combination, ...]:
     """Return the combinations without duplicates."""
     unique: dict[str, Combination] = {}
-    for cell in cells:
-        unique.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    for combination in repeated:
+        unique.setdefault(
+            combination.spec.model_dump_json() if combination.spec else repr(combination.given), combination
+        )
     return tuple(unique.values())
 
 

@@ -133,22 +133,28 @@ def run_suite(
     UserError
         If the suite cannot be carried out as asked; then nothing has been run.
     """
-    algorithms = {cell.spec.algorithm["name"] for cell in suite.cells if cell.spec}
+    algorithms = {
+        combination.spec.algorithm["name"] for combination in suite.combinations if combination.spec
+    }
     if suite.report.baseline is not None and suite.report.baseline not in algorithms:
         raise unknown("baseline", suite.report.baseline, algorithms)
-    executor = choose(work.executor, work.jobs, work.address, len(suite.cells))
-    with work.busy(f"checking {len(suite.cells)} combinations"):
-        cells: Sequence[Combination] = vetted(suite.cells)
+    executor = choose(work.executor, work.jobs, work.address, len(suite.combinations))
+    with work.busy(f"checking {len(suite.combinations)} combinations"):
+        combinations: Sequence[Combination] = vetted(suite.combinations)
     workers = work.jobs or (1 if executor == "serial" else cores())
     store = Store(work.root).open()
-    cells = within_limit(cells, suite.tune, limit_hours, trim, workers, work)
+    combinations = within_limit(combinations, suite.tune, limit_hours, trim, workers, work)
     tuning: dict[str, Any] = {}
     if suite.tune is not None:
-        cells, tuning = _tuned(suite, suite.tune, cells, work)
-    entries = [in_suite(cell) for cell in cells]
+        combinations, tuning = _tuned(suite, suite.tune, combinations, work)
+    entries = [in_suite(combination) for combination in combinations]
     store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": entries})
-    runs = {str(entry["id"]): cell.spec for entry, cell in zip(entries, cells, strict=True) if cell.spec}
-    skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
+    runs = {
+        str(entry["id"]): combination.spec
+        for entry, combination in zip(entries, combinations, strict=True)
+        if combination.spec
+    }
+    skipped, profile = len(combinations) - len(runs), f" ({suite.profile})" if suite.profile else ""
     work.say(
         f"suite {suite.name}{profile}: {counted(len(runs), 'run')}, {counted(skipped, 'combination')} skipped"
     )
@@ -192,11 +198,11 @@ def recorded_runs(
     """
     runs: dict[str, dict[str, RunSpec]] = {}
     skipped: dict[str, str] = {}
-    for name, _, cell in store.cells(suite):
-        id = cell["id"]
+    for name, _, entry in store.cells(suite):
+        id = entry["id"]
         if id is None:
             continue
-        contents = store.contents(cell)
+        contents = store.contents(entry)
         if contents.status not in statuses:
             continue
         try:
@@ -255,7 +261,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
 
 
 def within_limit(
-    cells: Sequence[Combination],
+    combinations: Sequence[Combination],
     tune: TuneSpec | None,
     hours: float | None,
     trim: bool,
@@ -266,7 +272,7 @@ def within_limit(
 
     Parameters
     ----------
-    cells, tune : sequence of Combination, TuneSpec or None
+    combinations, tune : sequence of Combination, TuneSpec or None
         The combinations, and how their settings are searched.
     hours : float or None
         The limit, if there is one.
@@ -285,21 +291,24 @@ def within_limit(
     if hours is None:
         if trim:
             raise UserError("--trim needs --limit-hours")
-        return cells
+        return combinations
     if not 0 < hours < math.inf:
         raise UserError(f"--limit-hours: a number above 0, given {hours:g}")
     ended: set[str] = set()
     if work is not None:
         final = ("done",) if work.retry else ("done", "failed", "stopped")
-        store, ids = Store(work.root), {identify(cell.spec) for cell in cells if cell.spec}
+        store, ids = (
+            Store(work.root),
+            {identify(combination.spec) for combination in combinations if combination.spec},
+        )
         ended = {id for id in ids if store.folder(id).status in final}
-    fit = vetted(cells)
+    fit = vetted(combinations)
     execution = None if work is None else work.execution
     return affordable(fit, hours, jobs, ended, trim, execution, runs_of(fit, tune))
 
 
 def _tuned(
-    suite: Suite, tune: TuneSpec, cells: Sequence[Combination], work: Work
+    suite: Suite, tune: TuneSpec, combinations: Sequence[Combination], work: Work
 ) -> tuple[list[Combination], dict[str, Any]]:
     """Search for the settings of a suite's combinations.
 
@@ -307,12 +316,12 @@ def _tuned(
 
     Returns
     -------
-    cells : list of Combination
+    combinations : list of Combination
         With the chosen settings; combinations without a usable setting are skipped.
     tuning : dict
         What ``suite.json`` keeps.
     """
-    name, tried, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
+    name, tried, store = f"{suite.name}{SEARCH}", searches(combinations, tune), Store(work.root)
     _check_name(name, suite, work.root)
     sizes = " + ".join(map(str, tune.sizes()))
     work.say(
@@ -336,7 +345,7 @@ def _tuned(
 
     tune_all(tried, tune, store, start)
     tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(tried, tune)}}
-    return _chosen(cells, tried, tune), tuning
+    return _chosen(combinations, tried, tune), tuning
 
 
 def _check_name(name: str, suite: Suite, root: Path) -> None:
@@ -349,13 +358,15 @@ def _check_name(name: str, suite: Suite, root: Path) -> None:
         )
 
 
-def _chosen(cells: Sequence[Combination], results: Sequence[Search], tune: TuneSpec) -> list[Combination]:
+def _chosen(
+    combinations: Sequence[Combination], results: Sequence[Search], tune: TuneSpec
+) -> list[Combination]:
     """Return combinations with the settings that searches have chosen."""
     chosen: dict[int, Combination] = {}
     for number, search in enumerate(results):
-        for cell, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
-            chosen[id(cell)] = replace(cell, search=number, **fields)
-    return [chosen.get(id(cell), cell) for cell in cells]
+        for combination, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
+            chosen[id(combination)] = replace(combination, search=number, **fields)
+    return [chosen.get(id(combination), combination) for combination in combinations]
 
 
 def _untuned(results: Sequence[Search]) -> list[str]:
@@ -370,17 +381,17 @@ def _untuned(results: Sequence[Search]) -> list[str]:
     return [f"{name} {' '.join(names)}" for name, names in sorted(missed.items())]
 
 
-def in_suite(cell: Combination) -> dict[str, Any]:
+def in_suite(combination: Combination) -> dict[str, Any]:
     """Return what a suite records of a combination.
 
     Of a skipped one too: with the defaults, data and versions of the others its row stands among theirs.
     """
-    parts = cell.parts
+    parts = combination.parts
     spec = parts.model_dump(mode="json")
-    searched = {} if cell.search is None else {"search": cell.search}
+    searched = {} if combination.search is None else {"search": combination.search}
     code = versions(spec)
-    content = {"id": None, "spec": spec, "reason": cell.reason, "versions": code, **searched}
-    if cell.spec is None:
+    content = {"id": None, "spec": spec, "reason": combination.reason, "versions": code, **searched}
+    if combination.spec is None:
         with suppress(UserError, DataError):
             content["digest"] = data_digest(parts)
         return content
