@@ -60,7 +60,7 @@ def _suites() -> list[Row]:
     return [{"name": name, "title": builtin.title_of(name)} for name in builtin.names()]
 
 
-def _documented(kinds: Mapping[str, Any]) -> list[Row]:
+def _summary(kinds: Mapping[str, Any]) -> list[Row]:
     return [{"name": kind, "about": _title(cls)} for kind, cls in sorted(kinds.items())]
 
 
@@ -75,8 +75,8 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "mechanisms": _mechanisms,
     "metrics": _metrics,
     "models": _models,
-    "partitions": lambda: _documented({**PARTITIONS, **VERTICAL}),
+    "partitions": lambda: _summary({**PARTITIONS, **VERTICAL}),
     "problems": _problems,
     "suites": _suites,
-    "topologies": lambda: _documented(dict(TOPOLOGIES)),
+    "topologies": lambda: _summary(dict(TOPOLOGIES)),
 }

@@ -150,7 +150,7 @@ def _combination(
 def _with_other_seed(
     settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
 ) -> Combination | None:
-    """Return a combination that differs from one before in nothing but the seed, which needs no further check."""
+    """Return an earlier combination with another seed, which needs no further check; None if there is none."""
     seed = next((value for path, value in settings if path == "seed"), None)
     earlier = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
     if earlier is None:
@@ -160,7 +160,7 @@ def _with_other_seed(
 
 
 def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
-    """Return what tells combinations of one block apart beside the seed: it shares the settings among them."""
+    """Return the key of a combination without its seed, from the identities of the settings it shares."""
     return tuple(id(setting) for setting in settings if setting[0] != "seed")
 
 

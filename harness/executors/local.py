@@ -342,7 +342,7 @@ class Group:
 
 
 def _how(execution: Execution) -> dict[str, Any]:
-    """Return how runs are computed, as far as one that failed may not fail otherwise."""
+    """Return the execution options that may decide whether a run fails."""
     return {"device": execution.device, "threads": execution.threads, "vectorize": execution.vectorize}
 
 

@@ -35,7 +35,7 @@ def repeatable(recorded: RunFolder) -> RunSpec:
     UserError
         If the record contradicts itself.
     """
-    spec, recorded_versions = described(recorded)
+    spec, recorded_versions = read_identity(recorded)
     if (spec.get("privacy") or {}).get("secure_rng"):
         raise Unrepeatable(
             "its noise came from the system's entropy (privacy.secure_rng) and cannot be drawn again"
@@ -70,7 +70,7 @@ def repeatable(recorded: RunFolder) -> RunSpec:
     return checked
 
 
-def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_identity(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return spec and versions of a run.
 
     Raises
@@ -88,7 +88,7 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     if not all(section is None or isinstance(section, dict) for section in sections) or None is spec:
         raise Damaged(recorded.path / "spec.json")
     versions_of_run = started.get("versions", versions_of(spec))  # records of earlier versions have none
-    if isinstance(versions_of_run, dict) and (parts := _not_loaded(spec, versions_of_run)):
+    if isinstance(versions_of_run, dict) and (parts := _missing_plugins(spec, versions_of_run)):
         raise Unrepeatable(f"{parts} of a plugin is not loaded; give --plugin FILE.py")
     if (
         not isinstance(versions_of_run, dict)
@@ -98,7 +98,7 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     return spec, versions_of_run
 
 
-def _not_loaded(spec: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
+def _missing_plugins(spec: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
     """Return the parts of plugins that a run used and that are not here; empty if none."""
     names, plugins = named_parts(spec), versions.get("plugins", {})
     sections = plugins if isinstance(plugins, dict) else ()
@@ -119,7 +119,7 @@ def checked_record(store: Store, id: str) -> RunRecord:
     UserError
         If it contradicts itself, is no record of a run, or is of a run that nobody else can repeat.
     """
-    spec, versions = described(store.folder(id))
+    spec, versions = read_identity(store.folder(id))
     checked = read_spec(spec).model_dump(mode="json")
     started, _ = read_sealed(store.folder(id).path / "spec.json")
     if run_id(checked, str(started["digest"]), versions) != id:

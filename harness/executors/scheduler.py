@@ -180,10 +180,10 @@ def _workers(
     if address is not None:
         return Cluster(address, size, root, execution, retry)
     count = size or min(cores(), len(specs))
-    return Processes(count, root, _shared(execution, count), retry)
+    return Processes(count, root, _share_of_memory(execution, count), retry)
 
 
-def _shared(execution: Execution, workers: int) -> Execution:
+def _share_of_memory(execution: Execution, workers: int) -> Execution:
     """Return execution options with a worker's share of the memory that is left."""
     memory = room()
     return execution if memory is None else replace(execution, memory=memory.bytes // workers)
@@ -246,7 +246,7 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
         workers if len(groups) == 1 else 1
     )  # as many pieces for every worker, if there is nothing else to do
 
-    def parted(items: Sequence[T], width: int) -> list[Sequence[T]]:
+    def part_numbers(items: Sequence[T], width: int) -> list[Sequence[T]]:
         number = -(-len(items) // (most // width))
         return chunks(items, min(len(items), -(-number // even) * even))
 
@@ -258,9 +258,9 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
         largest = max(map(len, seeds.values()))
         if largest <= most:
             batches: list[Unit] = [
-                [*chain.from_iterable(some)] for some in parted(list(seeds.values()), largest)
+                [*chain.from_iterable(some)] for some in part_numbers(list(seeds.values()), largest)
             ]
         else:
-            batches = [some for numbers in seeds.values() for some in parted(numbers, 1)]
+            batches = [some for numbers in seeds.values() for some in part_numbers(numbers, 1)]
         pieces += sorted(batches, key=len, reverse=True)
     return pieces

@@ -21,7 +21,7 @@ from harness.core.registry import UserError, counted, unknown
 from harness.executors import cores
 from harness.executors.scheduler import Outcome, choose, run_all
 from harness.executors.tuning import report_of, tune_all
-from harness.metrics import written_down
+from harness.metrics import plugin_metrics
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.plan import affordable, vetted
@@ -146,9 +146,9 @@ def run_suite(
     combinations = within_limit(combinations, suite.tune, limit_hours, trim, workers, work)
     tuning: dict[str, Any] = {}
     if suite.tune is not None:
-        combinations, tuning = _tuned(suite, suite.tune, combinations, work)
+        combinations, tuning = _tune(suite, suite.tune, combinations, work)
     entries = [in_suite(combination) for combination in combinations]
-    store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": entries})
+    store.write_suite(suite.name, {**_suite_fields(suite, command), **tuning, "cells": entries})
     runs = {
         str(entry["id"]): combination.spec
         for entry, combination in zip(entries, combinations, strict=True)
@@ -164,9 +164,9 @@ def run_suite(
     return ends
 
 
-def _described(suite: Suite, command: str | None) -> dict[str, Any]:
+def _suite_fields(suite: Suite, command: str | None) -> dict[str, Any]:
     """Return what ``suite.json`` keeps of a suite besides its runs."""
-    plugged = written_down()
+    plugged = plugin_metrics()
     report = {
         **suite.report.stored(),
         **({"metrics": plugged} if plugged else {}),
@@ -307,7 +307,7 @@ def within_limit(
     return affordable(fit, hours, jobs, ended, trim, execution, runs_of(fit, tune))
 
 
-def _tuned(
+def _tune(
     suite: Suite, tune: TuneSpec, combinations: Sequence[Combination], work: Work
 ) -> tuple[list[Combination], dict[str, Any]]:
     """Search for the settings of a suite's combinations.
@@ -327,7 +327,7 @@ def _tuned(
     work.say(
         f"tuning {suite.name}: {counted(len(tried), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
     )
-    if missed := _untuned(tried):
+    if missed := _untuned_algorithms(tried):
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
     report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
     title = f"The search of {suite.name}"
@@ -345,7 +345,7 @@ def _tuned(
 
     tune_all(tried, tune, store, start)
     tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(tried, tune)}}
-    return _chosen(combinations, tried, tune), tuning
+    return _with_chosen_settings(combinations, tried, tune), tuning
 
 
 def _check_name(name: str, suite: Suite, root: Path) -> None:
@@ -358,7 +358,7 @@ def _check_name(name: str, suite: Suite, root: Path) -> None:
         )
 
 
-def _chosen(
+def _with_chosen_settings(
     combinations: Sequence[Combination], results: Sequence[Search], tune: TuneSpec
 ) -> list[Combination]:
     """Return combinations with the settings that searches have chosen."""
@@ -369,7 +369,7 @@ def _chosen(
     return [chosen.get(id(combination), combination) for combination in combinations]
 
 
-def _untuned(results: Sequence[Search]) -> list[str]:
+def _untuned_algorithms(results: Sequence[Search]) -> list[str]:
     """Return the algorithms that have step sizes which are not searched, with these."""
     missed: dict[str, list[str]] = {}
     for search in results:

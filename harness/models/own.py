@@ -79,7 +79,7 @@ def _constructed_start(
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Return what keeps a module from being trained in a federation, as far as its layers tell."""
+    """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
         if isinstance(layer, _BatchNorm):
@@ -208,7 +208,7 @@ def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tenso
     for samples in (batch, batch[: len(points)]):
         some = _Some(samples.expand(len(points), *samples.shape), torch.ones(len(points), len(samples)))
         single = [
-            [torch.func.grad(loss)(point, _Some(one[None], torch.ones(1))) for one in samples]
+            [torch.func.grad(loss)(point, _Some(sample[None], torch.ones(1))) for sample in samples]
             for point in points
         ]
         per_sample = torch.stack([torch.stack(client_gradients) for client_gradients in single])

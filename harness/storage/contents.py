@@ -15,7 +15,7 @@ from harness.storage.shapes import Started, check_shape
 Named = Callable[[str, Mapping[str, Any]], str]
 
 
-def unchecked(id: str, started: Mapping[str, Any]) -> str:
+def accept_any(id: str, started: Mapping[str, Any]) -> str:
     """Find nothing wrong."""
     return ""
 
@@ -47,7 +47,7 @@ class Contents(NamedTuple):
         return self._replace(status="damaged", reason=why, end={}, rounds=[])
 
 
-def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
+def contents(folder: RunFolder, named: Named = accept_any) -> Contents:
     """Return the sound part of a run's folder."""
     files: dict[str, bytes] = {}
     status, reason, end = folder.read(files)
@@ -68,7 +68,7 @@ def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
     return result._replace(rounds=rounds)
 
 
-def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = None) -> dict[str, Any]:
+def begun_as(folder: RunFolder, named: Named = accept_any, raw: bytes | None = None) -> dict[str, Any]:
     """Return what was written when a run began, ``raw`` if it has been read; empty if it has not begun.
 
     Raises

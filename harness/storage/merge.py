@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.contents import Named, unchecked
+from harness.storage.contents import Named, accept_any
 from harness.storage.files import (
     Damaged,
     copy,
@@ -22,7 +22,7 @@ from harness.storage.files import (
     sync_folder,
     writing,
 )
-from harness.storage.outcomes import agree, computed
+from harness.storage.outcomes import agree, computed_fields
 from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed
@@ -51,7 +51,7 @@ class Merged:
     suites: list[str] = field(default_factory=list)
 
 
-def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Merged:
+def merge(sources: Sequence[Path], target: Path, named: Named = accept_any) -> Merged:
     """Copy the runs and suites of results folders into one.
 
     A run that is done replaces one that is not. Of two that are done and differ, that of the target stays; of two
@@ -174,7 +174,9 @@ def _complete(source: RunFolder, target: RunFolder, result: Merged) -> None:
 
 def _contradiction(source: RunFolder, target: RunFolder) -> str:
     """Return how two finished executions of a run differ; empty if they have the same values."""
-    both = [[computed(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)]
+    both = [
+        [computed_fields(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)
+    ]
     if agree(*both):
         return ""
     return "ended with other values" if source.code == target.code else "has the noise of other code"

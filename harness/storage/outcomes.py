@@ -28,7 +28,7 @@ def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "timing"}
 
 
-def computed(content: Mapping[str, Any]) -> dict[str, Any]:
+def computed_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of a record without fields that differ between executions, or repeat it in words.
 
     Words follow from the settings, and versions of the package word them differently.

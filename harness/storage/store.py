@@ -42,7 +42,7 @@ from typing import Any
 
 from harness.core.garbage import no_collection
 from harness.core.registry import UserError
-from harness.storage.contents import Contents, Named, contents, unchecked
+from harness.storage.contents import Contents, Named, accept_any, contents
 from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
@@ -162,7 +162,7 @@ class Store:
         If it has another format version or is a file, or its runs are elsewhere.
     """
 
-    def __init__(self, root: Path, named: Named = unchecked) -> None:
+    def __init__(self, root: Path, named: Named = accept_any) -> None:
         self.root, self._named = root, named
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file; a results folder is needed")

@@ -24,7 +24,7 @@ from harness.report.html.templates import template
 from harness.report.tables.columns import ShownColumn
 from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, safe_name, write_text
-from harness.storage.outcomes import agree, computed
+from harness.storage.outcomes import agree, computed_fields
 from harness.storage.store import RunRecord
 from studies.board.first_seen import Seen
 from studies.board.submission import Submission
@@ -254,7 +254,9 @@ def _last_values(record: RunRecord) -> dict[str, str]:
 
 def _differ(execution: RunRecord, other: RunRecord) -> bool:
     """Return whether two executions of a run have other values."""
-    both = [[computed(line) for line in (*record.rounds, record.final)] for record in (execution, other)]
+    both = [
+        [computed_fields(line) for line in (*record.rounds, record.final)] for record in (execution, other)
+    ]
     return execution.status != other.status or not agree(*both)
 
 

@@ -10,7 +10,7 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, holm, paired_statistics, undecidable
-from harness.report.data.tested import pairs
+from harness.report.data.tested import seed_pairs
 
 #: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
 OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
@@ -49,7 +49,7 @@ def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
     most = max(means.values())
     best = [cell for cell in rivals if means[cell.key] == most]
     rest = [cell for cell in rivals if means[cell.key] < most]
-    differences = [list(pairs(best[0], cell, measure).differences.values()) for cell in rest]
+    differences = [list(seed_pairs(best[0], cell, measure).differences.values()) for cell in rest]
     tested = [
         (cell, changes)
         for cell, changes in zip(rest, differences, strict=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.metrics import described, parted
+from harness.metrics import described, split_measure
 
 Kind = Literal["text", "count", "number", "flag"]
 Better = Literal["", "high", "low"]
@@ -123,7 +123,7 @@ def describe(name: str) -> Column | None:
 
 def _measure(name: str) -> Column | None:
     """Return the column of a measure of an evaluation, from the registry of metrics."""
-    metric, (prefix, _) = described(name), parted(name)
+    metric, (prefix, _) = described(name), split_measure(name)
     if metric is None:
         return TABLES["measure"].get(name)
     meaning, _, unit = metric.description.rstrip("]").rpartition(" [")

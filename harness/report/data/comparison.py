@@ -23,7 +23,7 @@ from harness.report.data.statistics import (
     paired_statistics,
     undecidable,
 )
-from harness.report.data.tested import APART, SeedPairs, pairs
+from harness.report.data.tested import APART, SeedPairs, seed_pairs
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -56,7 +56,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
         if cell.algorithm == baseline and (rival is None or rival.key == cell.key):
             texts[cell.key] = "baseline"
             continue
-        common = SeedPairs({}, 0) if rival is None else pairs(cell, rival, by)
+        common = SeedPairs({}, 0) if rival is None else seed_pairs(cell, rival, by)
         texts[cell.key] = _text(cell, rival, common, by, baseline)
         if common.differences:
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())

@@ -79,7 +79,7 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
             score = _score(cell, values)
             if names[cell.key] not in rivals or score < rivals[names[cell.key]][0]:
                 rivals[names[cell.key]] = score, values
-    tasks, methods = _shared(blocks)
+    tasks, methods = _common_methods(blocks)
     tables: dict[str, list[Array]] = {}
     for federation, block in tasks:
         if (table := _table(block, methods)).size:
@@ -152,7 +152,7 @@ def critical_difference(methods: int, federations: int) -> float:
     return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
 
 
-def _shared(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
+def _common_methods(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
     """Return the tasks that have the most frequent methods, with their federations, and these methods."""
     counts: dict[str, int] = {}
     for block in blocks.values():

@@ -154,7 +154,7 @@ def _signs(seeds: int) -> tuple[Array, int]:
 
 
 def undecidable(seeds: int, tests: int) -> bool:
-    """Return whether no sign-flip test of so many seeds can be below 5 % after Holm over so many tests."""
+    """Return whether a sign-flip test of these seeds can never be below 5 % after Holm over these tests."""
     return tests * 2.0 ** (1 - seeds) >= ALPHA
 
 
@@ -207,7 +207,7 @@ class GroupGap(NamedTuple):
 
 @functools.cache
 def largest_of(groups: int) -> float:
-    """Return how many standard errors the largest gap of so many equal groups stays below, 95 times in 100."""
+    """Return the bound, in standard errors, on the largest gap of equal groups, 95 times in 100."""
     if groups == 2:  # a normal difference
         return float(scipy.special.ndtri(1 - ALPHA / 2))
     from scipy.stats import studentized_range  # slow to import

@@ -31,7 +31,7 @@ class SeedPairs(NamedTuple):
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
-def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
+def seed_pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
     """Return the differences of a cell to another by seed."""
     runs_by_seed: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},

@@ -185,7 +185,7 @@ def _bounds(rows: Sequence[Row], by: str) -> list[Bound]:
 
 
 def _beside(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what filters need beside the row's fields: bytes over plain, what ranks, and the name."""
+    """Return what filters need besides the row's fields: bytes over plain, the ranking measure and the name."""
     by = str(row["ranked_by"])
     mean, relative = _number(row.get(f"{by}_mean")), _number(row.get("bytes_relative"))
     return {

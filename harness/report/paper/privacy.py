@@ -1,4 +1,4 @@
-"""The privacy statement of a paper: what is protected, by whom, how epsilon is composed, and whose it is."""
+"""The privacy statement of a paper: the unit, who adds noise, the composition and the most exposed client."""
 
 from __future__ import annotations
 

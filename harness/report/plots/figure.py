@@ -299,7 +299,7 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
 
 
 def keep_apart(ax: Axes) -> None:
-    """Move the annotations of a panel, which stand beside their points, off each other, each as little as needed.
+    """Move the annotations of a panel off each other, each as little as needed.
 
     The figure must have been drawn. Where there is no room, the place that covers least is taken.
     """

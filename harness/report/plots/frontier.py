@@ -75,9 +75,9 @@ def accuracy_against_bytes(
 
 
 def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
-    whole = panels_of(results, metric)
-    split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
-    panels = _by_algorithm(whole) if split else whole
+    panels_of_tasks = panels_of(results, metric)
+    split = len({_line(cell) for panel in panels_of_tasks for cell in panel.cells}) > MOST_LINES
+    panels = _by_algorithm(panels_of_tasks) if split else panels_of_tasks
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
     names = {line: _name(line, lines, split) for line in lines}
     looks = list(dict.fromkeys(names.values()))

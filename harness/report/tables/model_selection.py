@@ -20,7 +20,7 @@ from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, value_text, with_spread
-from harness.report.tables.text import inside, words
+from harness.report.tables.text import in_sentence, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -139,9 +139,9 @@ def _measures_grid(
 def _note(choice: Choice, baseline: str | None, others: Sequence[str], paper: bool) -> str:
     """Return how settings were chosen, what differences are to, and which seeds are not paired."""
     near = "" if choice.near is None else (
-        f", among those whose {inside(choice.near[0])} is within {choice.near[1]:g} of the best"
+        f", among those whose {in_sentence(choice.near[0])} is within {choice.near[1]:g} of the best"
     )  # fmt: skip
-    notes = [f"Each seed chose its own setting of every algorithm by {inside(choice.by)}{near}."]
+    notes = [f"Each seed chose its own setting of every algorithm by {in_sentence(choice.by)}{near}."]
     notes.append(
         "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
     )

@@ -48,7 +48,7 @@ def uncovered_sentence(facts: Iterable[str]) -> str:
 
 
 def uncovered_by(cells: Iterable[Cell]) -> list[str]:
-    """Return what the epsilons of finished runs do not cover, as far as their records say it."""
+    """Return the facts that the epsilons of finished runs do not cover, as recorded."""
     facts: dict[str, None] = {}
     for cell in cells:
         for run in cell.done[:1]:
@@ -71,7 +71,7 @@ def describe_draws(claim: Mapping[str, Any]) -> str | None:
 
 
 def public_and_private(facts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return what of a record's public facts is public, and what older versions listed there without being so."""
+    """Return the public facts of a record, and those that older versions listed as public by mistake."""
     public: list[str] = []
     private: list[str] = []
     for fact in facts:

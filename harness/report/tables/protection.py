@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name, file_name, largest_ratio
-from harness.report.data.tested import pairs
+from harness.report.data.tested import seed_pairs
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -68,9 +68,9 @@ def compare_protection(
     return with_baseline or every
 
 
-def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
+def seed_differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
     """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
-    return list(pairs(cell, plain, measure).differences.values())
+    return list(seed_pairs(cell, plain, measure).differences.values())
 
 
 def label(cell: Cell) -> str:

@@ -18,11 +18,11 @@ from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.statistics import Paired, paired_statistics
-from harness.report.data.tested import pairs
+from harness.report.data.tested import seed_pairs
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
-from harness.report.tables.protection import Comparison, compare_protection, differences, label, labels
+from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
 from harness.report.tables.rows import Board, rows_of
-from harness.report.tables.text import inside, signed, words
+from harness.report.tables.text import in_sentence, signed, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -150,7 +150,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
-        change = "" if cell is plain else _change(differences(plain, cell, measure), scale, form)
+        change = "" if cell is plain else _change(seed_differences(plain, cell, measure), scale, form)
         value = _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g")
         table.add_row(text, value, change, size(fmean(sent)) if sent else "")
     console.print(table)
@@ -190,7 +190,7 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
         table.add_column(name, justify="right")
     table.add_row(label(comparison.plain), *(f"{fmean(values.values()):.3f}" for values in plain.values()))
     for text, cell in rows:
-        by_client, same = _by_client(cell, measure), pairs(cell, comparison.plain, measure).differences
+        by_client, same = _by_client(cell, measure), seed_pairs(cell, comparison.plain, measure).differences
         changes = [
             [
                 by_client[name][seed] - value
@@ -257,7 +257,7 @@ def headline(comparison: Comparison) -> str:
     scale, form, unit = (100, ".1f", "points of ") if _in_points(measure) else (1, ".3g", "")
     costs = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if not (changes := differences(plain, cell, measure)):
+        if not (changes := seed_differences(plain, cell, measure)):
             continue
         (statistics,) = paired_statistics([[sign * scale * change for change in changes]])
         verb = "costs" if statistics.mean >= 0 else "gains"
@@ -267,7 +267,9 @@ def headline(comparison: Comparison) -> str:
             else []
         )
         interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
-        costs.append(f"{text} {verb} {signed(abs(statistics.mean), form)} {unit}{inside(measure)}{interval}")
+        costs.append(
+            f"{text} {verb} {signed(abs(statistics.mean), form)} {unit}{in_sentence(measure)}{interval}"
+        )
     data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
     return f"On {data}, {'; '.join(costs)}." if costs else ""
 
@@ -284,7 +286,9 @@ def _unpaired(comparison: Comparison) -> str:
     """Name the rows that have no change because other samples were tested; empty if none has."""
     measure, plain, protected = comparison
     rows = protected[:MOST_ROWS]
-    apart = [text for text, cell in zip(labels(rows), rows, strict=True) if pairs(cell, plain, measure).apart]
+    apart = [
+        text for text, cell in zip(labels(rows), rows, strict=True) if seed_pairs(cell, plain, measure).apart
+    ]
     if not apart:
         return ""
     return (

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.metrics import parted
+from harness.metrics import split_measure
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,13 +19,13 @@ def words(measure: str) -> str:
     special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
     special |= {"lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC"}
     special |= {"inversion_psnr": "Inversion PSNR"}
-    prefix, name = parted(measure)
+    prefix, name = split_measure(measure)
     if prefix:
         return f"{prefix.replace('_', ' ').capitalize()} {special.get(name, name.replace('_', ' '))}"
     return special.get(measure, measure.replace("_", " ").capitalize())
 
 
-def inside(measure: str) -> str:
+def in_sentence(measure: str) -> str:
     """Return the display name of a measure as it stands inside a sentence."""
     text = words(measure)
     return text if text[:2].isupper() else text[0].lower() + text[1:]

@@ -264,7 +264,7 @@ def _tells(heading: str, headings: Collection[str], texts: Mapping[str, Sequence
 
 
 def _distinct(names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> int:
-    """Return the number of rows that can be told from each other by some columns."""
+    """Return the number of rows that some columns distinguish."""
     return len(set(zip(*(texts[name] for name in names), strict=True))) or 1
 
 
