@@ -78,9 +78,10 @@ def given_suite(given: argparse.Namespace) -> Suite:
     chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
     if chosen_privacy := _protection(given):
         cells = (
-            replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy)) for cell in chosen.cells
+            replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy))
+            for cell in chosen.combinations
         )
-        chosen = replace(chosen, cells=distinct(cells))
+        chosen = replace(chosen, combinations=distinct(cells))
     return chosen
 
 

@@ -271,18 +271,18 @@ def data_options(to: Parser) -> None:
     among = to.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
 
     def subcommand(name: str, help: str) -> Parser:
-        made: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
-        return made
+        parser: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
+        return parser
 
-    listed = subcommand("list", "list data sets and whether they can be loaded now")
-    json_option(listed)
-    fetched = subcommand("fetch", "make data sets available")
-    fetched.add_argument("names", nargs="+", metavar="NAME")
-    drawn = subcommand("draw", "draw the classes of every client")
-    drawn.set_defaults(do=("catalog", "draw_command"))
-    drawn.add_argument("file", type=path, metavar="FILE.png|svg")
-    spec_options(drawn)
-    for command in (listed, fetched, drawn):
+    list_command = subcommand("list", "list data sets and whether they can be loaded now")
+    json_option(list_command)
+    fetch = subcommand("fetch", "make data sets available")
+    fetch.add_argument("names", nargs="+", metavar="NAME")
+    draw = subcommand("draw", "draw the classes of every client")
+    draw.set_defaults(do=("catalog", "draw_command"))
+    draw.add_argument("file", type=path, metavar="FILE.png|svg")
+    spec_options(draw)
+    for command in (list_command, fetch, draw):
         plugin_option(command)
 
 

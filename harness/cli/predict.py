@@ -14,19 +14,19 @@ from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel
 
 
-def predict_command(given: argparse.Namespace) -> int:
+def predict_command(args: argparse.Namespace) -> int:
     """Apply a saved model to a table, and write a row of predictions for each of its rows."""
     one_thread()
-    model = SavedModel.read(given.model)
-    rows = model.rows(given.data, given.keep)
-    predicted = model.predict(rows, given.client, fill=given.fill)
+    model = SavedModel.read(args.model)
+    rows = model.rows(args.data, args.keep)
+    predicted = model.predict(rows, args.client, fill=args.fill)
     if clash := sorted(rows.kept.keys() & predicted.keys()):
         raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
-    found = pd.DataFrame({**rows.kept, **predicted})
-    if given.csv is None:
-        write_frame(found, sys.stdout)
+    frame = pd.DataFrame({**rows.kept, **predicted})
+    if args.csv is None:
+        write_frame(frame, sys.stdout)
     else:
-        write_tidy(found, given.csv)
+        write_tidy(frame, args.csv)
     claim = model.about.privacy
     source = "".join(
         sign if sign.isprintable() else "?" for sign in model.about.source

@@ -101,7 +101,7 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
         more = f" and {len(content.columns) - 20} more" if len(content.columns) > 20 else ""
         raise UserError(
             f"the table lacks {what} {needed}; it has: {has}{more}"
-            + (f" ({content.taken})" if content.taken and len(content.columns) == 1 else "")
+            + (f" ({content.note})" if content.note and len(content.columns) == 1 else "")
         )
     return Rows(columns, content.rows, {name: content.columns[name]("text").values for name in keep})
 

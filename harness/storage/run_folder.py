@@ -123,10 +123,10 @@ class RunFolder:
         self, name: str, kept: dict[str, bytes] | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return what `seals.read_end` does; an end without the shape of one is at fault."""
-        content, found = seals.read_end(self.path, name, kept=kept)
+        content, found = seals.read_end(self.path, name, contents=kept)
         if not found:
             try:
-                shapes.shaped(self.path / name, shapes.ENDS[name], content)
+                shapes.check_shape(self.path / name, shapes.ENDS[name], content)
             except Damaged as error:
                 return {}, {name: error.why}
         return content, found

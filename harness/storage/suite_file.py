@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.storage.files import Damaged
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.shapes import SuiteRecord, shaped
+from harness.storage.shapes import SuiteRecord, check_shape
 
 
 def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -32,7 +32,7 @@ def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if path.parent.is_symlink():
         raise Damaged(path, "is in a folder that is a link")
     content, seal = read_sealed(path, "suite", "profile", "cells")
-    shaped(path, SuiteRecord, content)
+    check_shape(path, SuiteRecord, content)
     specs = content.pop("specs", ())
     return {**content, "cells": [_whole(cell, specs) for cell in content["cells"]]}, seal
 

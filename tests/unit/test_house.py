@@ -94,11 +94,6 @@ LARGE_CLASSES = {
 }
 #: Functions that have more lines.
 LONG_FUNCTIONS = {
-    "compression.importance.reconfigured": 63,
-    "datasets.catalog.load": 80,
-    "datasets.encoding.encoded": 96,
-    "harness.problems.auroc.auroc": 64,
-    "harness.report.html.page.write_page": 66,
     "harness.simulation.evaluation.measure": 64,
     "harness.simulation.loop.simulate_all": 61,
     "harness.simulation.simulation.Simulation.__init__": 73,

@@ -241,7 +241,7 @@ def test_data_that_were_replaced_are_not_compared(data, tmp_path):
         ({"metrics": "none"}, "not evaluations"),
         ({"bytes_up": [1]}, "not evaluations"),
         ({"timing": 3}, "not evaluations"),
-        ({"round": 1}, "said to be finished"),
+        ({"round": 1}, "marked as finished"),
     ],
 )
 def test_records_that_tables_cannot_read_are_refused(line, why, copy):

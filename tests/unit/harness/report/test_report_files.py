@@ -35,7 +35,7 @@ from harness.report import (
 from harness.report.plots.budgets import _all_lines
 from harness.report.plots.figure import panels_of
 from harness.report.plots.overview import overview
-from harness.report.tables.columns import columns
+from harness.report.tables.columns import narrow_columns
 from harness.report.tables.rows import Board
 from harness.report.tables.write import DESCRIPTIONS
 from tests.support.records import (
@@ -208,7 +208,9 @@ def test_a_narrow_table_keeps_what_tells_rows_from_each_other(heading, width):
     print_table(frame, console)
     table, _, said = console.file.getvalue().partition("Omitted for lack of width: ")
     omitted = " ".join(said.split()).split(".")[0].split(", ")
-    kept = [one for one in columns(frame) if one.heading in DESCRIPTIONS and one.heading not in omitted]
+    kept = [
+        one for one in narrow_columns(frame) if one.heading in DESCRIPTIONS and one.heading not in omitted
+    ]
     assert len({tuple(one.text(row) for one in kept) for row in Board.of(frame).rows}) == 3
     assert all(len(line) <= width for line in table.splitlines() if "│" in line)
 
@@ -635,7 +637,7 @@ def test_the_page_shows_statuses_reasons_specs_and_commands(records, tmp_path):
     ):
         assert part in " ".join(page.text.split())
     for status in ("some failed", "skipped", "missing"):  # beside the name, where no column has scrolled away
-        assert status in page.text.partition("Why figures are missing")[0]
+        assert status in page.text.partition("Why values are missing")[0]
     assert '"alpha": 0.3' in page.text and "client sizes" in page.text and "2.13.0" in page.text
     links = {a["href"][1:] for tag, a in page.tags if tag == "a"}
     assert links == {a["id"] for tag, a in page.tags if tag == "details" and "id" in a} and len(links) == 5

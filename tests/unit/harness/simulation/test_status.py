@@ -214,7 +214,7 @@ def test_without_a_terminal_a_long_suite_has_a_line_for_every_tenth(store, capsy
 def test_a_label_names_budget_and_ratios_of_a_run():
     private = {"privacy": {"placement": "central", "epsilon": 2, "clip": 1}}
     scheduled = {"compression": {"alpha": [[0, 0.0], [5, 0.5]], "beta": 0.9}}
-    assert board_of.name(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
+    assert board_of.run_label(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
         "fedavg on breast-cancer, ε 2, scheduled alpha, beta 0.9, seed 3"
     )
 

@@ -16,7 +16,7 @@ from harness.config.recorded import results_folder
 from harness.core.registry import UserError
 from harness.report.data.export import write_tensorboard
 from harness.storage import archive, files
-from harness.storage.archive import opened
+from harness.storage.archive import open_results
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store, read_suite
 from tests.support.foreign import mutants, reseal
@@ -274,7 +274,7 @@ def test_a_header_may_not_be_as_long_as_it_likes(tmp_path, monkeypatch):
     read = []
     whole = gzip.GzipFile.read
     monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size=-1: read.append(size) or whole(self, size))
-    with pytest.raises(UserError, match=r"not an archive of results|is not"), opened(path):
+    with pytest.raises(UserError, match=r"not an archive of results|is not"), open_results(path):
         pass
     assert sum(read) <= 4096
 
@@ -285,10 +285,10 @@ def test_what_is_not_in_the_manifest_is_not_unpacked(tmp_path, monkeypatch):
     first.size, bomb.size = len(manifest), 1 << 30
     padded = manifest + bytes(-len(manifest) % 512)
     path = tar(tmp_path / "a.tar.gz", (first, padded), (bomb, b""))
-    with pytest.raises(UserError, match=r"'store\.json' is not in manifest\.json"), opened(path):
+    with pytest.raises(UserError, match=r"'store\.json' is not in manifest\.json"), open_results(path):
         pass
     path = tar(tmp_path / "b.tar.gz", (bomb, b""))
-    with pytest.raises(UserError, match=r"it has no manifest\.json"), opened(path):
+    with pytest.raises(UserError, match=r"it has no manifest\.json"), open_results(path):
         pass
 
 
@@ -300,7 +300,7 @@ def test_an_archive_does_not_unpack_to_a_multiple_of_itself(tmp_path, monkeypatc
     first.size, bomb.size = len(manifest), size
     padded = manifest + bytes(-len(manifest) % 512)
     path = tar(tmp_path / "a.tar.gz", (first, padded), (bomb, zeros(size)))
-    with pytest.raises(UserError, match="unpacks to more than"), opened(path):
+    with pytest.raises(UserError, match="unpacks to more than"), open_results(path):
         pass
 
 
