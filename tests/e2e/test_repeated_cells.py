@@ -181,7 +181,7 @@ def test_means_of_some_seeds_reach_as_far_as_is_said(values):
             "other versions: algorithm 99, here",
         ),
         ({"versions": ""}, [], "other versions"),
-        ({"data_digest": "0" * 64}, [], "the data that are here are not those"),
+        ({"data_digest": "0" * 64}, [], "the data here differ from those"),
         ({"spec": "[]"}, [], "no valid settings"),
         ({"seed_list": ""}, [], "no valid settings"),
         ({}, ["--seed", "5"], "unknown seed of the row '5'"),

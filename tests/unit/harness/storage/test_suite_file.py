@@ -26,7 +26,7 @@ SUITE = {
 @pytest.fixture(scope="module")
 def content():
     """Six rows of twenty seeds, of which one is refused: pooled data have no privacy."""
-    cells = [in_suite(cell) for cell in make_suite(SUITE).cells]
+    cells = [in_suite(combination) for combination in make_suite(SUITE).combinations]
     return {"suite": "many", "profile": "", "cells": cells}
 
 
