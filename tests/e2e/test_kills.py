@@ -81,9 +81,7 @@ def test_a_suite_killed_over_and_over_comes_to_its_end(starter, undisturbed, tmp
 
 
 @pytest.mark.slow
-def test_a_suite_killed_before_its_first_checkpoint_ends_like_one_that_was_not(
-    starter, undisturbed, tmp_path
-):
+def test_a_suite_killed_before_any_checkpoint_ends_the_same(starter, undisturbed, tmp_path):
     """Where there are checkpoints, what a kill leaves is what is left by one at the write before it."""
     told, expected = undisturbed
     for share in DELAYS:
