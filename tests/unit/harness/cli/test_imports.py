@@ -79,6 +79,25 @@ def test_a_data_set_of_a_plugin_is_listed():
     assert row["available"] and row["reason"] == "inside scikit-learn"
 
 
+@pytest.mark.slow
+def test_neither_a_command_nor_a_recording_imports_the_compiler():
+    """It takes two seconds. Operations on torch's meta device import it, and sympy."""
+    late = {"torch._dynamo", "torch._inductor", "sympy", "scipy.stats", "scipy.optimize"}
+    script = (
+        "import sys, torch\n"
+        "from harness.cli.parser import main\n"
+        "from harness.core.execution.simplify import simplified\n"
+        "from harness.core.execution.tracing import record\n"
+        "main(['plan', '--data', 'breast-cancer', '--algorithm', 'fedavg', '--rounds', '2'])\n"
+        "exp = torch.func.vmap(torch.exp)\n"
+        "fn = lambda x: torch.autograd.grad(exp(z := x.detach().requires_grad_()).sum(), z)\n"
+        "record(fn, (torch.ones(2, 3),))\n"
+        "simplified(record(lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,), (torch.ones(2, 3),)))\n"
+        f"print(*sorted({late | {'matplotlib', 'opacus', 'sklearn'}} & set(sys.modules)))"
+    )
+    assert last_line(script) == ""
+
+
 def test_lists_have_rows_in_a_process_of_their_own():
     """What registers ours has to be imported by the lists, not by something that other commands import."""
     script = (

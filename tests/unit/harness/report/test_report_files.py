@@ -301,9 +301,8 @@ def test_sizes_have_units(count, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [learning_curves, accuracy_against_bytes])
-def test_equal_records_give_equal_pictures(records, tmp_path, draw):
-    first, second = draw(records, tmp_path / "a"), draw(records, tmp_path / "b")
+def test_equal_records_give_equal_pictures(records, tmp_path):
+    first, second = (learning_curves(records, tmp_path / name) for name in "ab")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
     assert first[0].read_bytes().startswith(b"\x89PNG")
@@ -650,6 +649,25 @@ NASTY = st.lists(
 )
 
 
+def shown(path, reason, setting, label):
+    """Return the page of a run and a failed one with these strings."""
+    data = {"name": "csv", "path": "a.csv", "label": label, "sensitive": None, "options": {}}
+    runs = [done(spec(data=data, own={"note": setting}), accuracy=0.5)]
+    runs.append(undone(spec("ditto", data=data, own={"note": setting}), "failed", reason))
+    frame, commands = leaderboard(runs), {cell_key(run): f"--label {label}" for run in runs}
+    write_page(runs, frame, (), path, commands=commands, provenance={setting: reason})
+    return Page(path.read_text())
+
+
+def shape(page):
+    return [(tag, sorted(attributes)) for tag, attributes in page.tags]
+
+
+@pytest.fixture
+def plain_shape(tmp_path):
+    return shape(shown(tmp_path / "plain.html", "r", "s", "l"))
+
+
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -657,20 +675,10 @@ NASTY = st.lists(
     setting=TEXT | NASTY.map("".join),
     label=TEXT | NASTY.map("".join),
 )
-def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label, tmp_path):
+def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label, plain_shape, tmp_path):
     """A page has the same elements and attributes whatever its strings say, and says each of them."""
-
-    def page(reason, setting, label):
-        data = {"name": "csv", "path": "a.csv", "label": label, "sensitive": None, "options": {}}
-        runs = [done(spec(data=data, own={"note": setting}), accuracy=0.5)]
-        runs.append(undone(spec("ditto", data=data, own={"note": setting}), "failed", reason))
-        frame, commands = leaderboard(runs), {cell_key(run): f"--label {label}" for run in runs}
-        write_page(runs, frame, (), tmp_path / "a.html", commands=commands, provenance={setting: reason})
-        return Page((tmp_path / "a.html").read_text())
-
-    plain, found = page("r", "s", "l"), page(reason, setting, label)
-    shape = [[(tag, sorted(attributes)) for tag, attributes in one.tags] for one in (plain, found)]
-    assert shape[0] == shape[1]
+    found = shown(tmp_path / "a.html", reason, setting, label)
+    assert shape(found) == plain_shape
     assert reason in found.text and setting in found.text and label in found.text
     (told,) = {attributes["title"] for tag, attributes in found.tags if tag == "tr" and "title" in attributes}
     assert told == " ".join(reason.split())
