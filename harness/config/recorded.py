@@ -23,7 +23,7 @@ from harness.config.run import USUAL_PROBLEM, RunSpec
 from harness.config.settings import defaults
 from harness.core.algorithm import ALGORITHMS, Release
 from harness.core.registry import PLUGGED
-from harness.core.settings.privacy import SECRET
+from harness.core.settings.privacy_kinds import SECRET
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from harness.storage.store import Store

@@ -38,14 +38,8 @@ from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import (
-    SECRET,
-    CentralPrivacy,
-    GradientPrivacy,
-    Privacy,
-    PrivacyTerms,
-    UserPrivacy,
-)
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import SECRET, CentralPrivacy, GradientPrivacy, UserPrivacy
 from harness.core.wire import low_rank
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
@@ -347,7 +341,7 @@ def _check_privacy(
             f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
             "codec of fixed length, or local placement"
         )
-    if privacy.strict:
+    if privacy.spec.strict:
         _strict(spec, algorithm, federation)
         if execution.diagnostics:
             raise UserError(

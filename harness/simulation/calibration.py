@@ -9,7 +9,13 @@ import numpy as np
 from datasets.errors import warn_once
 from harness.core.registry import UserError
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import DistributedPrivacy, GradientPrivacy, Privacy, PrivacyTerms
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import (
+    CentralPrivacy,
+    DistributedPrivacy,
+    GradientPrivacy,
+    LocalPrivacy,
+)
 from harness.simulation.build import Prepared, Setup
 from harness.simulation.dry_run import dry_run
 from harness.simulation.statement import large_delta, protected_units
@@ -130,8 +136,8 @@ def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 
     spec = privacy.spec
     if spec.noise_multiplier is not None:
         multiplier = spec.noise_multiplier
-    elif privacy.epsilon_nominal is not None:
-        multiplier = classic_sigma(privacy.epsilon_nominal, spec.delta, 1.0) / privacy.factor
+    elif isinstance(spec, LocalPrivacy | CentralPrivacy) and spec.epsilon_nominal is not None:
+        multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / privacy.factor
     elif spec.epsilon_release is not None:
         one = Event(1.0, noise=privacy.own)
         multiplier = (

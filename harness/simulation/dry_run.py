@@ -18,7 +18,8 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
-from harness.core.settings.privacy import LARGEST, Privacy, PrivacyTerms
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import LARGEST
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message

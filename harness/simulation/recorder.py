@@ -159,7 +159,7 @@ class Recorder:
 
         Times of single rounds tell who is in it, and their sum still tells a little, so strict leaves it out too.
         """
-        strict = self._setup.privacy is not None and self._setup.privacy.strict
+        strict = self._setup.privacy is not None and self._setup.privacy.spec.strict
         return {} if self._secret and (strict or not last) else {"seconds": self.spent}
 
     def report(self, round: int) -> bool:
@@ -328,7 +328,7 @@ def _tested(setup: Setup) -> dict[str, Any]:
 
     Strict privacy tells no digest: it depends on which samples are of one user.
     """
-    federation, strict = setup.federation, setup.privacy is not None and setup.privacy.strict
+    federation, strict = setup.federation, setup.privacy is not None and setup.privacy.spec.strict
     if setup.spec.data is None or "test" not in federation.splits:
         return {}
     index = federation.splits["test"][:1] if setup.problem.kind == "vertical" else federation.splits["test"]
@@ -344,7 +344,7 @@ def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool
     (``secret_parts``): a part that was never trained would tell who never took part.
     """
     names, privacy = setup.federation.names, setup.privacy
-    strict = privacy is not None and privacy.strict
+    strict = privacy is not None and privacy.spec.strict
     if predictions is None or not names or len(names) > MOST_NAMED or strict or secret_parts:
         return {}
     return {"by_client": by_client(predictions, names)}

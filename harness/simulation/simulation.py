@@ -179,7 +179,7 @@ class Simulation:
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         private = self.privacy is not None
         self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
-        if self.privacy is not None and self.privacy.strict:
+        if self.privacy is not None and self.privacy.spec.strict:
             self.unprotected = "none"
         self.federations = list(federations) or slices(federation, self.num_runs)
         pooled = algorithm.meta.pooled
@@ -201,7 +201,7 @@ class Simulation:
         state = algorithm.init(self.start, everybody, channel_out)
         self.state = keep_finite(None, state, self._runs, everybody) if self.rows_private else state
         self._finish_round(everybody, channel_out)
-        if self.privacy is not None and self.privacy.strict and problem.predict is not None:
+        if self.privacy is not None and self.privacy.spec.strict and problem.predict is not None:
             self._refuse_kept_models()
 
     @classmethod

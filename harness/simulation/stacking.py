@@ -23,7 +23,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.row_table import of_run, stacked
 from harness.core.execution.exact.widths import uneven_batches
 from harness.core.per_run import kind
-from harness.core.settings.privacy import BUDGETS
+from harness.core.settings.privacy_kinds import BUDGETS
 from harness.models import MODELS
 from harness.simulation.build import Prepared, Setup
 

@@ -11,7 +11,8 @@ from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import SECRET, DistributedPrivacy, Privacy, PrivacyTerms, UserPrivacy
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import SECRET, DistributedPrivacy, UserPrivacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
@@ -121,9 +122,9 @@ def statement(
             else {}
         ),
         **({"noise_cohort": privacy.noise_cohort} if privacy.noise_cohort else {}),
-        "strict": privacy.strict,
-        "epsilon_nominal": privacy.epsilon_nominal,
-        "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.strict else KEYED,
+        "strict": privacy.spec.strict,
+        "epsilon_nominal": dict([spec.budget]).get("epsilon_nominal"),
+        "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.spec.strict else KEYED,
         "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
         **found,
     }
@@ -216,7 +217,7 @@ def public_information(setup: Setup) -> list[str]:
         return [*public, TIME, "which people are in which batch"]
     # Amplification relies on secret cohorts.
     secret = privacy.secret_cohorts
-    public += [] if secret and privacy.strict else [TIME]
+    public += [] if secret and privacy.spec.strict else [TIME]
     # Actual counts would tell who is in a secret cohort, the messages before their noise, or the size of a batch.
     expected = privacy.costs_expected or privacy.by_gradient
     public.append(f"bytes and operations{', as expected values' if expected else ''}")
@@ -236,11 +237,11 @@ def not_covered(setup: Setup, *, keeps_models: bool = False) -> list[str]:
     privacy, spec = setup.privacy, setup.spec
     if privacy is None:
         return []
-    found = [DIAGNOSTICS] if setup.diagnostics and not privacy.strict else []
+    found = [DIAGNOSTICS] if setup.diagnostics and not privacy.spec.strict else []
     if setup.problem.predict is not None:
         official = spec.partition is not None and spec.partition.test == "official"
         found.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
-    if not privacy.strict:
+    if not privacy.spec.strict:
         found += [STATISTICS] if setup.federation.public else []
         found += [SELECTION] if "selection" in setup.federation.splits else []
         found += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []

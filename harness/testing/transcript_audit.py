@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import CentralPrivacy, Privacy
+from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged

@@ -98,7 +98,7 @@ class Channel:
             mechanism = kind(privacy, clients, memory)
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory)
-        strict = privacy is not None and privacy.strict
+        strict = privacy is not None and privacy.spec.strict
         diagnostics = Diagnostics() if diagnose and not strict else None
         self._stages = self.stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing

@@ -15,7 +15,8 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import SECRET, Privacy
+from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy_kinds import SECRET
 from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
 from privacy.clipping import NORMS
 from privacy.own_mechanism import Noise

@@ -16,7 +16,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacyFields
+from harness.core.settings.privacy_section import PrivacyFields
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},

@@ -14,7 +14,7 @@ from harness.config import plugins
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import Placement
+from harness.core.settings.privacy_kinds import Placement
 from harness.core.wire.dp_client import AdditiveMechanism
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
