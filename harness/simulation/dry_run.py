@@ -22,7 +22,7 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import LARGEST
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
+from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
 from harness.simulation.build import Prepared, Setup
 from harness.simulation.hollow import by_shapes
@@ -224,48 +224,55 @@ class DryClients(Clients):
 class DryStages(Stages):
     """Stages that draw no noise and derive encoded sizes from the shape of a message."""
 
-    def add_noise(self, message: Message) -> None:
+    def add_noise(self, message: Message, row: Tensor) -> Tensor:
         """Draw nothing."""
+        return row
 
-    def add_noise_to_average(self, message: Message) -> None:
+    def add_noise_to_average(self, message: Message, average: Average) -> Average:
         """Draw nothing."""
+        return average
 
-    def discretize(self, message: Message) -> None:
+    def discretize(self, message: Message, row: Tensor) -> Tensor:
         """Draw nothing."""
+        return row
 
-    def add_up(self, message: Message) -> None:
+    def add_up(self, message: Message, row: Tensor, integers: Tensor) -> Average:
         """Take the average."""
-        self.average(message)
+        return self.average(message, row)
 
-    def recall(self, message: Message) -> None:
+    def recall(self, message: Message, row: Tensor) -> Tensor:
         """Recall nothing."""
+        return row
 
-    def encode(self, message: Message) -> None:
-        """Set the encoded size."""
+    def remember(self, message: Message, entered: Tensor, code: Code) -> Tensor:
+        """Remember nothing."""
+        return code.row
+
+    def encode(self, message: Message, row: Tensor) -> Code:
+        """Return the row with its encoded size."""
         codec = self.coding.down if message.sender == "server" else self.coding.up
-        lead = message.joint.shape[:-1]
+        lead = row.shape[:-1]
         if (factors := self.coding.factors(message)) is not None:
-            first, second = low_rank.lengths(factors)
-            message.sizes = torch.full(lead, self._size(codec, first, None) + self._size(codec, second, None))
+            answers = None
             if message.together:
-                asked = (
-                    self._size(self.coding.down, n, None) for n in (factors.left_size, factors.right_size)
-                )
-                message.answers = torch.full(lead[:-1], sum(asked))
-            return
-        n = torch.tensor(message.joint.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
+                lengths = factors.left_size, factors.right_size
+                answers = torch.full(lead[:-1], sum(self._size(self.coding.down, n, None) for n in lengths))
+            first, second = low_rank.lengths(factors)
+            both = self._size(codec, first, None) + self._size(codec, second, None)
+            return Code(row, torch.full(lead, both), answers)
+        n = torch.tensor(row.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
         entries = n.expand(lead).flatten().tolist()
         ratios = self._ratios(message, lead)
         size = {pair: self._size(codec, *pair) for pair in set(zip(entries, ratios, strict=True))}
         sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
-        message.sizes = torch.tensor(sizes).view(lead)
+        return Code(row, torch.tensor(sizes).view(lead))
 
-    def approach(self, message: Message) -> None:
-        """Set the size of what each node sends, and stay."""
+    def approach(self, message: Message, row: Tensor) -> Code:
+        """Return the rows where they are, with the size of what each node sends."""
         factors = self.coding.factors(message)
         assert factors is not None and message.mixing is not None
         each = sum(self._size(self.coding.up, length, None) for length in low_rank.lengths(factors))
-        message.sizes = (each * gossip.neighbors(message.mixing)).expand(message.joint.shape[:-1]).cpu()
+        return Code(row, (each * gossip.neighbors(message.mixing)).expand(row.shape[:-1]).cpu())
 
     def _ratios(self, message: Message, lead: torch.Size) -> list[float | None]:
         """Return the share of entries that each sender drops; None without sparsification."""

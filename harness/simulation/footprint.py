@@ -292,16 +292,16 @@ class CountedAtEvaluation(CountedClients, EvaluatedClients):
 class NoisyStages(DryStages):
     """Dry stages with noise of zero, which takes memory like any, and with the norms of an evaluated round."""
 
-    def clip(self, message: Message) -> None:
+    def clip(self, message: Message, row: Tensor) -> Tensor:
         """Clip; without a mechanism take the norms for diagnostics."""
-        super().clip(message)
+        row = super().clip(message, row)
         if self.mechanism is None:
-            torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
+            torch.linalg.vector_norm(row, dim=-1, dtype=torch.float64)
+        return row
 
-    def add_noise(self, message: Message) -> None:
+    def add_noise(self, message: Message, row: Tensor) -> Tensor:
         """Add zeros."""
-        if self.mechanism is not None:
-            message.joint = message.joint + torch.zeros_like(message.joint)
+        return row if self.mechanism is None else row + torch.zeros_like(row)
 
 
 class NoisyChannel(DryChannel):

@@ -75,9 +75,8 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
 class SilentStages(Stages):
     """Stages that replace every client's message by zeros."""
 
-    def book(self, message: Message) -> None:
-        """Book the message, then zero it."""
-        super().book(message)
+    def add_known(self, message: Message, row: Tensor) -> Tensor:
+        """Note what anybody sees of a message, then zero it."""
         shapes = [part.shape for part in message.parts]
         scales = [part.scale for part in message.parts]
         if message.known is not None:
@@ -85,7 +84,7 @@ class SilentStages(Stages):
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         known = [term.tolist() for term in terms]
         Silent.seen.append((self.clients.round, message.slot, shapes, scales, known))
-        message.joint, message.sent = torch.zeros_like(message.joint), torch.zeros_like(message.joint)
+        return torch.zeros_like(row)
 
 
 class Silent(Channel):

@@ -23,7 +23,7 @@ from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
+from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
@@ -71,9 +71,9 @@ CHANNEL_CHECKS: list[Check] = []
 class DirectStages(Stages):
     """Stages without encoding."""
 
-    def encode(self, message: Message) -> None:
+    def encode(self, message: Message, row: Tensor) -> Code:
         """Deliver the message unchanged, in zero bytes."""
-        message.sizes = torch.zeros(message.joint.shape[:-1], dtype=torch.int64)
+        return Code(row, torch.zeros(row.shape[:-1], dtype=torch.int64))
 
 
 class PlainStages(Stages):
@@ -102,16 +102,16 @@ class Noticed(Stages):
 
     seen: ClassVar[list[Tensor]] = []
 
-    def clip(self, message: Message) -> None:
+    def clip(self, message: Message, row: Tensor) -> Tensor:
         """Note the first row, without known terms, and clip."""
         if message.sender == "client" and self.clients.round >= 0:
-            self.seen.append(message.joint[0].clone())
-        super().clip(message)
+            self.seen.append(row[0].clone())
+        return super().clip(message, row)
 
-    def average(self, message: Message) -> None:
+    def average(self, message: Message, row: Tensor) -> Average:
         """Return zeros, so that later messages depend on no earlier one of another client."""
-        super().average(message)
-        message.joint = torch.zeros_like(message.joint)
+        average = super().average(message, row)
+        return average._replace(row=torch.zeros_like(average.row))
 
 
 class Overheard(Channel):

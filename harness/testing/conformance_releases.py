@@ -137,7 +137,7 @@ class Counting(Stages):
         """Book the message and note its length."""
         super().book(message)
         if self.clients.round >= 0:
-            self.lengths.append(message.joint.shape[-1])
+            self.lengths.append(sum(part.shape[-1] for part in message.parts))
 
 
 class Counted(Channel):

@@ -122,7 +122,7 @@ class Channel:
 
         None if messages are protected as they are, or neither protected nor diagnosed.
         """
-        if self._round is None or (self._mechanism is None and self._stages.diagnostics is None):
+        if self._round is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
             return None
         averages = self._mechanism is not None and self._mechanism.averages
         return self._known(self._round, method, averages=averages)
@@ -190,7 +190,7 @@ class Channel:
 
         They depend on private data and are not released. Empty under strict privacy and without ``diagnose``.
         """
-        diagnostics = self._stages.diagnostics
+        diagnostics = self._stages.notes.diagnostics
         return {} if diagnostics is None else diagnostics.figures()
 
     @overload
@@ -236,7 +236,7 @@ class Channel:
         parts = [self._clients.rows(vector) for vector in vectors] if per_client else vectors
         mask = mask if per_client else of_server(mask, vectors[0])
         message = Message(slot, parts_of(parts), copies, mask, "server", sparsify)
-        arrived = self._stages.process(message, pipeline.public)
+        arrived = pipeline.public(self._stages, message)
         return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 
     def announce(self, kept: Tensor, *, changed: bool) -> None:
@@ -345,12 +345,14 @@ class Channel:
             if mechanism is not None and mechanism.averages:
                 way = f"{mechanism.privacy.placement} privacy does not support"
             raise Incompatible(f"{way} a mean weighted by sample counts")
-        message = self._uplink("mean_and_sent", parts_of(rows))
-        message.weighting = "uniform" if even else weighting or "size"
-        message.together = not averages  # a common factor would move everybody's message with one client's
+        message = replace(
+            self._uplink("mean_and_sent", parts_of(rows)),
+            weighting="uniform" if even else weighting or "size",
+            together=not averages,  # a common factor would move everybody's message with one client's
+        )
         order = pipeline.local if mechanism is None else pipeline.ORDERS[mechanism.privacy.placement]
-        mean = self._stages.process(message, order)
-        pairs = zip(message.parts, split(message.sent, message.parts), strict=True)
+        mean, joint = order(self._stages, message)
+        pairs = zip(message.parts, split(joint, message.parts), strict=True)
         sent = [self._kept(part, part.restored(row)) for part, row in pairs]
         return self._returned("mean_and_sent", (plain(mean), plain(sent)))
 
@@ -396,14 +398,14 @@ class Channel:
             )
         parts = parts_of(rows)
         if per_sample is None:
-            message = self._uplink("gather", parts)
-            message.pass_on = pass_on
-            return self._returned("gather", plain(self._stages.process(message, pipeline.separate)))
+            message = replace(self._uplink("gather", parts), pass_on=pass_on)
+            return self._returned("gather", plain(pipeline.separate(self._stages, message)))
         h = parts[0].row
         part = replace(parts[0], row=h.flatten(-2))
-        message = self._uplink(None, [part], real=_real(per_sample, h))
-        message.samples, message.pass_on = per_sample, pass_on
-        (seen,) = self._stages.process(message, pipeline.separate)
+        message = replace(
+            self._uplink(None, [part], real=_real(per_sample, h)), samples=per_sample, pass_on=pass_on
+        )
+        (seen,) = pipeline.separate(self._stages, message)
         seen = seen.unflatten(-1, h.shape[-2:])
         self._clients.note("omega", h - seen, per_sample)
         return self._returned("gather", seen)
@@ -419,7 +421,7 @@ class Channel:
         mask = self._mask(slot, parts, sparsify=False, real=real)
         copies = self._clients.participation_mask
         message = Message(slot, parts, copies, mask, "server", sparsify=False)
-        arrived = self._stages.process(message, pipeline.public)
+        arrived = pipeline.public(self._stages, message)
         received = [part.view_as(row) for part, row in zip(arrived, rows, strict=True)]
         return self._returned("scatter", plain(received))
 
@@ -548,24 +550,23 @@ class Channel:
     def _protected(self, method: str, rows: Sequence[Part], mixing: Tensor, *, coded: bool) -> list[Tensor]:
         """Protect the message of each node, and send it to its neighbors unless it is coded later."""
         message = self._uplink(method, rows, selects=coded)
-        message.copies = message.copies * gossip.neighbors(mixing).cpu()
-        return self._stages.process(message, pipeline.separate if coded else pipeline.uncoded)
+        message = replace(message, copies=message.copies * gossip.neighbors(mixing).cpu())
+        return (pipeline.separate if coded else pipeline.uncoded)(self._stages, message)
 
     def _send(self, mixing: Tensor, rows: Sequence[Tensor], *, sparsify: bool) -> list[Tensor]:
         """Send rows that release nothing new to the neighbors, and return them as received."""
         slot, parts = self._slot(), parts_of(rows)
         mask = self._mask(slot, parts, sparsify=sparsify)
         copies = gossip.neighbors(mixing).cpu()
-        return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), pipeline.public)
+        return pipeline.public(self._stages, Message(slot, parts, copies, mask, "neighbor", sparsify))
 
     def _approach(self, mixing: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
         """Send factors of the differences between neighbors, and return the rows that they lead to."""
         slot, parts = self._slot(), parts_of(rows)
         mask = self._mask(slot, parts, sparsify=False)
         copies = self._clients.participation_mask
-        return self._stages.process(
-            Message(slot, parts, copies, mask, "neighbor", mixing=mixing), pipeline.differences
-        )
+        message = Message(slot, parts, copies, mask, "neighbor", mixing=mixing)
+        return pipeline.differences(self._stages, message)
 
     def _uplink(
         self,

@@ -29,7 +29,7 @@ from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 
 Shapes = tuple[tuple[int, ...], ...]
-Code = Callable[[Tensor], Coded]
+Encode = Callable[[Tensor], Coded]
 
 
 class Server(NamedTuple):
@@ -44,7 +44,7 @@ class Server(NamedTuple):
     """
 
     mean: Callable[[Tensor], Tensor]
-    code: Code
+    code: Encode
 
 
 class Exchanged(NamedTuple):
@@ -69,7 +69,7 @@ class Exchanged(NamedTuple):
 
 
 def exchange(
-    rows: Tensor, factors: Factors, start: Tensor, code: Code, server: Server | None = None
+    rows: Tensor, factors: Factors, start: Tensor, code: Encode, server: Server | None = None
 ) -> Exchanged:
     """Send messages as factors, after one step of subspace iteration.
 
