@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from datasets.federation import Batch
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.memory import MOST_KEPT
@@ -233,10 +233,10 @@ class CountedClients(DryClients):
         self._count = count
         super().__init__(*arguments, **options)
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw the batches of the first steps."""
-        drawn = super().batches(*arguments, **options)
-        return replace(drawn, positions=drawn.positions[:STEPS], num_steps=drawn.num_steps, runs=None)
+        batches = super()._drawn(plan)
+        return replace(batches, positions=batches.positions[:STEPS], num_steps=batches.num_steps, runs=None)
 
     def _nothing(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
-from harness.core.clients.batches import Batches, Split
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import cross_entropy
@@ -119,11 +119,11 @@ class Equal(Clients):
 class Idle(Clients):
     """Clients with an additional batch of padding."""
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Return the batches and one of padding only."""
-        made = super().batches(*arguments, **options)
-        padding = torch.full_like(made.positions[:1], -1)
-        return replace(made, positions=torch.cat([made.positions, padding]), same=False)
+        batches = super()._drawn(plan)
+        padding = torch.full_like(batches.positions[:1], -1)
+        return replace(batches, positions=torch.cat([batches.positions, padding]), same=False)
 
 
 class DrawnOnce(Clients):
@@ -133,17 +133,15 @@ class DrawnOnce(Clients):
         super().__init__(*arguments, **options)
         self.drawn: set[tuple[str, str]] = set()
 
-    def batches(
-        self, *arguments: Any, split: Split = "train", stream: str = "main", **options: Any
-    ) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Return the batches; raise `Failed` if their stream has been drawn."""
-        if (split, stream) in self.drawn:
+        if (plan.split, plan.stream) in self.drawn:
             raise Failed(
-                f"a round draws batches twice from the stream {stream!r} of {split}, and they are the same; name "
-                "another stream, or go through the first ones again"
+                f"a round draws batches twice from the stream {plan.stream!r} of {plan.split}, and they are the "
+                "same; name another stream, or go through the first ones again"
             )
-        self.drawn.add((split, stream))
-        return super().batches(*arguments, split=split, stream=stream, **options)
+        self.drawn.add((plan.split, plan.stream))
+        return super()._drawn(plan)
 
 
 def _check(fn: Check) -> Check:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from harness import models
 from harness.core.algorithm import Algorithm, Release
-from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import prune_own_models
 from harness.core.execution.vectorize import ClientExecutor, Mode
@@ -143,12 +143,11 @@ class Noted(Clients):
 
     rates: ClassVar[set[float]] = set()
 
-    def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Record the rate and draw batches."""
-        size = batch_size or (work.batch_size if work is not None else None)
-        counts = self.federation.counts(options.get("split", "train")).flatten().tolist()
+        size, counts = plan.batch_size, self.federation.counts(plan.split).flatten().tolist()
         self.rates.update(1.0 if size is None else min(1.0, size / count) for count in counts)
-        return super().batches(work, batch_size=batch_size, **options)
+        return super()._drawn(plan)
 
 
 class Summed(ClientExecutor):

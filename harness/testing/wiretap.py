@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.core import rng
-from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import Drawn, LocalBatch
 from harness.core.execution.vectorize import Points
@@ -293,45 +293,28 @@ class Witness(Clients):
             members = torch.zeros(self.federation.clients, dtype=torch.bool).index_fill(0, drawn, True)
             transcript.draw("cohort", privacy.rate, 0, members)
 
-    def batches(
-        self,
-        work: LocalWork | None,
-        *,
-        steps: int | Tensor | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        split: str = "train",
-        stream: str = "main",
-        aligned: bool = False,
-    ) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw batches and note who is in which."""
-        options: dict[str, Any] = {
-            "steps": steps, "epochs": epochs, "batch_size": batch_size, "split": split, "stream": stream,
-            "aligned": aligned,
-        }  # fmt: skip
-        made = super().batches(work, **options)
-        if self._records is not None and not self._records.public:
-            size = batch_size or (work.batch_size if work is not None else None) or math.inf
-            records = self._records
-            counts = (
-                records.counts(self.federation, split)[self.ids] if records.users else self.samples(split)
-            )
-            rates = (size / counts.clamp(min=1).double()).clamp(max=1.0)
-            public = self._records.privacy.record_rate
-            stream = f"{split} {stream}"
-            self._rates[stream] = rates if public is None else torch.full_like(rates, public)
-            held = self.take(self.federation.splits[split])
-            for row, client in enumerate(self.ids.tolist()):
-                mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
-                if records.users:  # known by their first samples
-                    first = self.federation.by_user(split, records.each)[client, :, 0]
-                    mine = held[row][first[first >= 0]]
-                for step in range(self._seen[stream, client], int(made.num_steps[row])):
-                    members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
-                    self._transcript.draw("batch", rate, client, members.cpu())
-                # A stream that is drawn again gives the same batches.
-                self._seen[stream, client] = max(self._seen[stream, client], int(made.num_steps[row]))
-        return made
+        batches, records, split = super()._drawn(plan), self._records, plan.split
+        if records is None or records.public:
+            return batches
+        counts = records.counts(self.federation, split)[self.ids] if records.users else self.samples(split)
+        rates = ((plan.batch_size or math.inf) / counts.clamp(min=1).double()).clamp(max=1.0)
+        public = records.privacy.record_rate
+        stream = f"{split} {plan.stream}"
+        self._rates[stream] = rates if public is None else torch.full_like(rates, public)
+        held = self.take(self.federation.splits[split])
+        for row, client in enumerate(self.ids.tolist()):
+            mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
+            if records.users:  # known by their first samples
+                first = self.federation.by_user(split, records.each)[client, :, 0]
+                mine = held[row][first[first >= 0]]
+            for step in range(self._seen[stream, client], int(batches.num_steps[row])):
+                members = torch.isin(mine.to(batches.positions.device), batches.positions[step, row])
+                self._transcript.draw("batch", rate, client, members.cpu())
+            # A stream that is drawn again gives the same batches.
+            self._seen[stream, client] = max(self._seen[stream, client], int(batches.num_steps[row]))
+        return batches
 
     def _gradients(
         self,
