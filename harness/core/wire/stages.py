@@ -163,7 +163,7 @@ class Stages:
     def add_noise_to_average(self, message: Message, average: Average) -> Average:
         """Add the server's noise, for the sensitivity of a message over the expected cohort size."""
         assert self.mechanism is not None
-        mask = self._mask_of_average(message, average)
+        mask = _mask_of_average(self.clients, message, average)
         cohort = self.mechanism.privacy.noise_cohort or self.clients.n
         sensitivity = self.mechanism.sensitivity(message.slot) / cohort
         noise = self.mechanism.noise(average.row, message.slot, sensitivity, "server", mask)
@@ -178,17 +178,17 @@ class Stages:
                 "differ; use placement local or central, or one alpha for all"
             )
         lead = message.copies.shape[:-1]
-        sizes = self._distributed().sizes(sent_entries(row, message.mask).shape[-1])
+        sizes = _of_sums(self.mechanism).sizes(sent_entries(row, message.mask).shape[-1])
         for up, each in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
             self.clients.cost.sent(torch.tensor(each).view(*lead, 1) * message.copies, up=up)
 
     def discretize(self, message: Message, row: Tensor) -> Tensor:
         """Make integers with noise, ``(..., C, N)``, from the clipped messages."""
-        return self._distributed().integers(sent_entries(row, message.mask), message.slot)
+        return _of_sums(self.mechanism).integers(sent_entries(row, message.mask), message.slot)
 
     def add_up(self, message: Message, row: Tensor, integers: Tensor) -> Average:
         """Add up the integers of the cohort, and turn the sum into an average."""
-        mechanism, inside = self._distributed(), sent_entries(row, message.mask)
+        mechanism, inside = _of_sums(self.mechanism), sent_entries(row, message.mask)
         sums = [integers.sum(-2)]
         if self.notes.on(message) is not None:
             sums.append(self._summed(message, inside))  # what the average would be without noise
@@ -198,10 +198,6 @@ class Stages:
         self.notes.noise_of_sum(message, average, sums[-1], mechanism)
         whole = row[..., 0, :]
         return Average(placed(average, of_server(message.mask, whole), whole))
-
-    def _distributed(self) -> DistributedMechanism:
-        assert isinstance(self.mechanism, DistributedMechanism)
-        return self.mechanism
 
     def normalize(self, message: Message, average: Average) -> Average:
         """Divide each entry by the weight of the clients whose models contain it."""
@@ -223,20 +219,13 @@ class Stages:
         """Add what the server takes as the mean of the terms that `subtract_known` has subtracted."""
         if message.known is None or message.known.mean is None:
             return average
-        mean = masked(joined(message.known.mean), self._mask_of_average(message, average))
+        mean = masked(joined(message.known.mean), _mask_of_average(self.clients, message, average))
         return average._replace(row=average.row + mean)
 
     def restore(self, message: Message, row: Tensor) -> list[Tensor]:
         """Split the row into its parts and multiply them by their scales."""
         pairs = zip(message.parts, split(row, message.parts), strict=True)
         return [part.restored(received) for part, received in pairs]
-
-    def _mask_of_average(self, message: Message, average: Average) -> Tensor | None:
-        """Return the entries that some client of the federation may send, ``(..., n)``; None: all."""
-        mask = message.mask
-        if average.held is not None:
-            mask = masks.holders(self.clients, message.parts) > 0
-        return of_server(mask, average.row)
 
     def weights(self, message: Message) -> Tensor:
         """Return the clients' weights in the average, ``(..., C)``."""
@@ -250,3 +239,17 @@ class Stages:
     def _summed(self, message: Message, rows: Tensor) -> Tensor:
         """Return the sum of rows ``(..., C, P)`` with the weights of a message."""
         return summed(self.weights(message), rows, self.clients.participation_mask.bool())
+
+
+def _of_sums(mechanism: Mechanism | None) -> DistributedMechanism:
+    """Return the mechanism of a secure sum."""
+    assert isinstance(mechanism, DistributedMechanism)
+    return mechanism
+
+
+def _mask_of_average(clients: Clients, message: Message, average: Average) -> Tensor | None:
+    """Return the entries that some client of the federation may send, ``(..., n)``; None: all."""
+    mask = message.mask
+    if average.held is not None:
+        mask = masks.holders(clients, message.parts) > 0
+    return of_server(mask, average.row)
