@@ -105,7 +105,7 @@ class Recorder:
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
             spec, meta = setup.spec.model_dump(mode="json"), setup.algorithm.meta
-            self._folder.keep(self.lines)
+            self._folder.evaluations.keep(self.lines)
             self._folder.start(
                 {
                     **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
@@ -147,7 +147,7 @@ class Recorder:
         if self.lines < _evaluations(at.round, self._setup.spec):  # a resumed run may have recorded it
             self.lines += 1
             if self._folder:
-                self._folder.append(self._line)
+                self._folder.evaluations.append(self._line)
         return True
 
     @property
@@ -183,7 +183,7 @@ class Recorder:
     @property
     def written(self) -> Checkpoint:
         """Entries of a checkpoint about the evaluations so far."""
-        digest = {"digest": self._folder.digest} if self._folder else {}
+        digest = {"digest": self._folder.evaluations.digest} if self._folder else {}
         return {"lines": self.lines, "seconds": self.spent, **digest}
 
     def save(self, checkpoint: Checkpoint) -> None:

@@ -35,7 +35,7 @@ class RunStatus:
 
 def run_status(folder: RunFolder) -> RunStatus:
     """Return the status of a run; reads the end of one file."""
-    return status_of(folder.last())
+    return status_of(folder.evaluations.last())
 
 
 def status_of(line: Mapping[str, Any] | None) -> RunStatus:
