@@ -81,8 +81,10 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
     secret = privacy is not None and privacy.secret_cohorts
     averaged = privacy is not None and privacy.costs_expected
     share = run.cohorts.expected_share if averaged else 1.0
-    if averaged and run.everybody_counts is not None:  # the public number stands for all clients here too
-        begun = {name: part * (run.everybody_counts / run.total) for name, part in begun.items()}
+    if (
+        averaged and run.cohorts.everybody_counts is not None
+    ):  # the public number stands for all clients here too
+        begun = {name: part * (run.cohorts.everybody_counts / run.total) for name, part in begun.items()}
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
     for length in lengths:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.vectorize import ClientExecutor
@@ -70,9 +70,7 @@ def measure(
     figures: dict[str, float | None] = {}
     everything = unprotected == "all"
     if problem.measure is not None and (everything or (unprotected == "needed" and problem.predict is None)):
-        data = federation.pool.at(federation.splits["train"])
-        values = problem.measure(average(state), data)
-        figures |= {name: value if math.isfinite(value) else None for name, value in values.items()}
+        figures |= _measured(problem.measure, federation, state)
     if gossip:
         figures["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
@@ -88,10 +86,22 @@ def measure(
     for split in ELSEWHERE:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
-            names = ELSEWHERE[split]
-            values = evaluate(predicted(federation, apply(split)), federation.clients, names)
-            figures |= {f"{split}_{name}": values[name] for name in names if name in values}
+            figures |= _elsewhere(federation, split, apply(split))
     return {**evaluate(predictions, federation.clients), **figures}, predictions
+
+
+def _measured(
+    function: Callable[..., dict[str, float]], federation: Federation, state: Any
+) -> dict[str, float | None]:
+    """Return the problem's own figures of the mean variables, on all training data."""
+    values = function(average(state), federation.pool.at(federation.splits["train"]))
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _elsewhere(federation: Federation, split: str, outputs: Applied) -> dict[str, float | None]:
+    """Return the figures of a model on another split than the test samples."""
+    values = evaluate(predicted(federation, outputs), federation.clients, ELSEWHERE[split])
+    return {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
 
 
 def _of_nodes(
@@ -142,11 +152,11 @@ def joint_gradient_norm(
 class EvaluatedClients(Clients):
     """Clients that may train their models further before an evaluation."""
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw batches; refused under record-level privacy."""
         if self._records is not None:
             raise Incompatible("record-level privacy: the algorithm trains for an evaluation without noise")
-        return super().batches(*arguments, **options)
+        return super()._drawn(plan)
 
 
 def average(state: Any) -> dict[str, Tensor]:

@@ -64,13 +64,9 @@ def audit_transcript(
         ``std_claimed`` and ``std_measured`` (over the sensitivity; all releases together), ``epsilon_claimed`` and
         ``epsilon_seen``, ``findings``.
     """
-    if privacy.server_clip is not None:  # post-processing
-        privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))
-    banded = privacy.spec.mechanism == "banded"
+    privacy = _noise_alone(privacy)
+    banded, summed = privacy.spec.mechanism == "banded", privacy.placement == "distributed"
     rounds = min(rounds, privacy.rounds) if banded else rounds
-    summed = privacy.placement == "distributed"
-    if summed:  # a fine grid, as rounding adds to the noise
-        privacy = replace(privacy, spec=privacy.spec.model_copy(update={"bits": MOST_BITS, "dropouts": None}))
     found: dict[str, Any] = {"part": "transcript", "rounds": rounds}
     if privacy.noise_multiplier == 0:
         return found | {"note": "no noise, nothing claimed", "findings": []}
@@ -82,8 +78,7 @@ def audit_transcript(
     tolerance = GRID if summed else TOLERANCE[next(iter(run.start.values())).dtype]
     if not seen.charges:
         return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
-    claim = run.statement() or {}
-    spent = _epsilon(seen)
+    claim, spent = run.statement() or {}, _epsilon(seen)
     own, multiplier = privacy.own, claim.get("noise_multiplier")  # None if nothing was booked
     tests = list(_tests(seen, _multipliers(run), own))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
@@ -99,6 +94,16 @@ def audit_transcript(
         "epsilon_seen": spent,
         "findings": _short(findings),
     }
+
+
+def _noise_alone(privacy: Privacy) -> Privacy:
+    """Return the mechanism without what changes its noise afterwards."""
+    changed: dict[str, Any] = {}
+    if privacy.server_clip is not None:  # post-processing
+        changed["server_clip"] = None
+    if privacy.placement == "distributed":  # a fine grid, as rounding adds to the noise
+        changed |= {"bits": MOST_BITS, "dropouts": None}
+    return replace(privacy, spec=privacy.spec.model_copy(update=changed))
 
 
 def of_setup(setup: Setup) -> Make:
