@@ -73,11 +73,11 @@ def step_size(default: float, *, zero: bool = False) -> Any:
 
 def _declarations(cls: type) -> dict[str, Mapping[str, Any]]:
     """Return what fields are declared to be; a subclass that changes a default only keeps the declaration."""
-    made: dict[str, Mapping[str, Any]] = {}
+    metadata: dict[str, Mapping[str, Any]] = {}
     for base in reversed(cls.__mro__):
-        own = base.__dict__.get("__dataclass_fields__", {}).values()
-        made |= {one.name: one.metadata for one in own if _BOUND in one.metadata}
-    return made
+        declared = base.__dict__.get("__dataclass_fields__", {}).values()
+        metadata |= {one.name: one.metadata for one in declared if _BOUND in one.metadata}
+    return metadata
 
 
 def _several(variables: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -473,14 +473,14 @@ class ServerUpdate(Algorithm):
         """
         changed: dict[str, Tensor] = {}
         for name, dx in increments.items():
-            own = getattr(self, f"server_lr_{name}", None)
+            of_variable = getattr(self, f"server_lr_{name}", None)
             kept = [f"{name}_{part}" for part in steps.SERVER_MEMORY[self.server_optimizer]]
             changed[name], memory = steps.server_step(
                 getattr(state, name),
                 dx,
                 [getattr(state, part) for part in kept],
                 optimizer=self.server_optimizer,
-                lr=self.server_lr if own is None else own,
+                lr=self.server_lr if of_variable is None else of_variable,
                 beta1=self.server_momentum,
                 beta2=self.server_beta2,
                 tau=self.server_tau,

@@ -114,13 +114,13 @@ class Cost:
         with self._lock:
             if not (work := self._work):
                 return
-            found = _totals(work)
+            sums = _totals(work)
             self._work, self._weights = [], 0
             # On the clients' device, so that the round does not wait for a transfer.
-            devices = [self._flops.device, *(totals.device for _, totals in found)]
+            devices = [self._flops.device, *(totals.device for _, totals in sums)]
             where = next((device for device in devices if device.type != "cpu"), devices[0])
             counts = torch.zeros(len(work), *self._flops.shape, dtype=torch.int64, device=where)
-            for pieces, totals in found:
+            for pieces, totals in sums:
                 counts.index_add_(0, torch.tensor(pieces, device=where), totals.to(where))
             flops, calls = torch.tensor(
                 [(piece.flops, piece.oracle) for piece in work], dtype=torch.float64
@@ -152,7 +152,7 @@ def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
             tensors = (one.weight, one.members) if isinstance(one, Samples) else (one,)
             kind = tuple((tensor.shape, tensor.device) for tensor in tensors)
             alike.setdefault(kind, []).append((number, one))
-    found = []
+    sums = []
     for some in alike.values():
         numbers, times = [number for number, _ in some], [one for _, one in some]
         if isinstance(times[0], Samples):
@@ -161,5 +161,5 @@ def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
             totals = ((weight > 0.5).sum(-1, dtype=torch.int32) * members).sum(-1)
         else:
             totals = torch.stack(times)
-        found.append((numbers, totals))
-    return found
+        sums.append((numbers, totals))
+    return sums

@@ -223,8 +223,8 @@ class Setup(Prepared):
 
     def uncalibrated(self) -> Prepared:
         """Return the run, to find the noise of its budget anew after a change."""
-        own = {field.name: getattr(self, field.name) for field in fields(Prepared)}
-        return Prepared(**{**own, "members": tuple(one.uncalibrated() for one in self.members)})
+        shared = {field.name: getattr(self, field.name) for field in fields(Prepared)}
+        return Prepared(**{**shared, "members": tuple(one.uncalibrated() for one in self.members)})
 
 
 def prepare(
@@ -265,7 +265,7 @@ def prepare(
     if (digest := named_digest(spec, federation.digest)) != federation.digest:
         federation = replace(federation, digest=digest)
     id, secure = identity(spec, federation.digest), spec.privacy is not None and spec.privacy.secure_rng
-    made = Prepared(
+    prepared = Prepared(
         spec=spec,
         id=id,
         noise_key=secrets.token_hex(32) if secure else id,
@@ -280,8 +280,8 @@ def prepare(
         diagnostics=execution.diagnostics,
     )
     if spec.privacy is None or secure:
-        return made
-    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+        return prepared
+    return keyed(prepared, execution.noise_code or code_of(spec.model_dump(mode="json")))
 
 
 def _task(spec: RunSpec, cache: dict[str, Federation] | None) -> tuple[Problem, Federation]:

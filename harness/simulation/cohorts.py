@@ -149,7 +149,7 @@ class Cohorts:
         return sampling.random_order(keys, self.total)
 
     def _keys(self, round: int) -> Tensor:
-        own = self.secret and self.privacy is not None and self.privacy.own_draws
+        own_draws = self.secret and self.privacy is not None and self.privacy.own_draws
         return torch.tensor(
-            [rng.key(one, "cohort", round) for one in (self.noise_keys if own else self.seeds)]
+            [rng.key(one, "cohort", round) for one in (self.noise_keys if own_draws else self.seeds)]
         )

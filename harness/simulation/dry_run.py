@@ -66,8 +66,8 @@ def with_some_noise(setup: Prepared) -> Setup:
 
     def some(privacy: PrivacyTerms, _: int) -> Privacy:
         least = 1 / LARGEST if privacy.placement == "distributed" else 1.0
-        given = privacy.spec.noise_multiplier
-        return privacy.with_noise(least if given is None else given)
+        multiplier = privacy.spec.noise_multiplier
+        return privacy.with_noise(least if multiplier is None else multiplier)
 
     return setup if isinstance(setup, Setup) else setup.with_noise(some)
 
@@ -88,7 +88,7 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
     for length in lengths:
-        first, cost, known = run.round, run.cost.state(), dict(run.ledger.counts)
+        first, cost, counts = run.round, run.cost.state(), dict(run.ledger.counts)
         for ids in _blocks(run) if secret or averaged else [torch.arange(run.total) if everybody else None]:
             run.round = first
             counted = dict(run.ledger.counts)
@@ -98,10 +98,10 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
         most = max(most, run.ledger.last)
         if not by_appearance:
             # Of the last block: what a round charges a client that takes part.
-            made = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
-            run.ledger.counts = known
+            new_draws = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
+            run.ledger.counts = counts
             took = run.participation(first, length).numpy()
-            for draw, each in made.items():
+            for draw, each in new_draws.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
     if record and setup.problem.predict is not None:
@@ -206,8 +206,8 @@ class DryClients(Clients):
         places = by or tuple(range(len(points)))
         for model in [None] if self.pruned is None else self.pruned.models:
             problem = self.problem if model is None else model.problem
-            own = points if model is None else tuple(map(model.take, points))
-            self._rows.layout(objective(problem), self.axes, own, batch.samples, places)
+            smaller = points if model is None else tuple(map(model.take, points))
+            self._rows.layout(objective(problem), self.axes, smaller, batch.samples, places)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""

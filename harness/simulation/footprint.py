@@ -151,14 +151,14 @@ def _kept(run: Simulation, rounds: int) -> Kept:
     rows = state = growth = 0
     share = min(1.0, (run.cohorts.size or run.total) * rounds / run.total)
     for part in run.state:
-        own = part.ndim > len(run._runs) + 1
+        by_client = part.ndim > len(run._runs) + 1
         if isinstance(part, RowTable):
             written = part.packed()["rows"].nbytes
             rows += max(written, int(share * part.numel() * part.element_size()))
             growth += max(0, int(share * part.numel() * part.element_size()) - written)
         else:
             bytes = part.untyped_storage().nbytes()
-            rows, state = rows + bytes * own, state + bytes * (not own)
+            rows, state = rows + bytes * by_client, state + bytes * (not by_client)
     return Kept(state, rows, sum(part.nbytes for part in run.channel_state.values()), growth)
 
 
@@ -242,14 +242,14 @@ class CountedClients(DryClients):
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
     ) -> list[Tensor]:
         places = by or tuple(range(len(points)))
-        own = [point[(0,) * axes].detach() for point in points]
+        first = [point[(0,) * axes].detach() for point in points]
         sample = type(batch)(*(part[(0,) * axes] for part in batch))
-        if own[0].is_meta:
+        if first[0].is_meta:
             sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
-        key = loss, places, *((part.shape, part.dtype) for part in (*own, *sample))
-        one = self._count.row(key, lambda: self._row(loss, own, sample, places))
+        key = loss, places, *((part.shape, part.dtype) for part in (*first, *sample))
+        one = self._count.row(key, lambda: self._row(loss, first, sample, places))
         self._count.batches = max(self._count.batches, sum(part.nbytes for part in batch))
-        count, moved = batch.weight.shape[:axes].numel(), sum(own[place].nbytes for place in places)
+        count, moved = batch.weight.shape[:axes].numel(), sum(first[place].nbytes for place in places)
         self._needs(count, one, moved)
         if self._records is not None:
             self._count.mode.needs(NOISED * count * moved)

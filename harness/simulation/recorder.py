@@ -121,8 +121,12 @@ class Recorder:
         last = run.round == self._setup.spec.rounds
         metrics, self._last = run.evaluate(number, final=last)
         # Problems that rank have only a training loss, which a private run may not write.
-        told = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
-        if told and metrics.get("loss") is None and not (run.rows_private and run.keeps_models(number)):
+        loss_expected = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
+        if (
+            loss_expected
+            and metrics.get("loss") is None
+            and not (run.rows_private and run.keeps_models(number))
+        ):
             return False
         if last and self._setup.spec.attacks is not None:
             from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow

@@ -196,7 +196,7 @@ class Simulation:
             raise TypeError(
                 "the noise of a prepared run is not known; use harness.simulation.calibration.calibrated"
             )
-        given = {
+        arguments = {
             "problem": setup.problem,
             "federation": setup.federation,
             "algorithm": [one.algorithm for one in setup.each],
@@ -214,7 +214,7 @@ class Simulation:
             "federations": [one.federation for one in setup.each],
             "diagnostics": setup.diagnostics,
         }
-        return cls(**{**given, **options})
+        return cls(**{**arguments, **options})
 
     @property
     def _units(self) -> int:
@@ -299,8 +299,8 @@ class Simulation:
         """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
         state = self._state_of(number)
         model = self.personal(number) if self.problem.predict is not None else None
-        own = self.federations[number]
-        what = own.splits, *map(id, own.pool), final, state, model
+        federation = self.federations[number]
+        what = federation.splits, *map(id, federation.pool), final, state, model
         if self.round or not _same(self._evaluated[0], what):  # runs of one seed start from one model
             self._evaluated = (
                 what,
@@ -612,8 +612,8 @@ def _stacked(federations: Sequence[Federation]) -> Federation:
 
 def _merged(federations: Sequence[Federation]) -> list[Federation]:
     """Return the federations of one client with all data; runs of one seed share theirs."""
-    made: dict[tuple[int, int], Federation] = {}
+    merged: dict[tuple[int, int], Federation] = {}
     for one in federations:
-        if (id(one.splits), id(one.pool)) not in made:
-            made[id(one.splits), id(one.pool)] = one.merged()
-    return [made[id(one.splits), id(one.pool)] for one in federations]
+        if (id(one.splits), id(one.pool)) not in merged:
+            merged[id(one.splits), id(one.pool)] = one.merged()
+    return [merged[id(one.splits), id(one.pool)] for one in federations]

@@ -97,7 +97,7 @@ def statement(
     units : float, optional
         How many units are protected, or the public number that stands for it; to tell whether delta is too large.
     """
-    spec, found = privacy.spec, guarantees(privacy, ledger, run)
+    spec, guaranteed = privacy.spec, guarantees(privacy, ledger, run)
     return {
         **({"warning": large_delta(privacy, units)} if large_delta(privacy, units) else {}),
         "unit": privacy.unit,
@@ -109,7 +109,7 @@ def statement(
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
-        "sampling_rate": max((one["rate"] for one in found["composition"]), default=privacy.rate)
+        "sampling_rate": max((one["rate"] for one in guaranteed["composition"]), default=privacy.rate)
         if privacy.by_gradient
         else privacy.rate,
         **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),
@@ -125,8 +125,8 @@ def statement(
         "strict": privacy.spec.strict,
         "epsilon_nominal": dict([spec.budget]).get("epsilon_nominal"),
         "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.spec.strict else KEYED,
-        "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
-        **found,
+        "arithmetic": _arithmetic(privacy, guaranteed["epsilon_release"]),
+        **guaranteed,
     }
 
 
@@ -166,8 +166,8 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
     """Return the smallest and the largest rate at which units of any client are drawn; empty before a draw."""
     rates: list[float] = []
     for draw, times in ledger.counts.items():
-        own = ledger.rates[draw.rate] if isinstance(draw.rate, str) else np.asarray(draw.rate)
-        drawn, took = np.broadcast_arrays(own, times)
+        rate = ledger.rates[draw.rate] if isinstance(draw.rate, str) else np.asarray(draw.rate)
+        drawn, took = np.broadcast_arrays(rate, times)
         if drawn.ndim > 1:
             drawn, took = drawn[run], took[run]
         rates += drawn[took > 0].tolist()
@@ -237,15 +237,15 @@ def not_covered(setup: Setup, *, keeps_models: bool = False) -> list[str]:
     privacy, spec = setup.privacy, setup.spec
     if privacy is None:
         return []
-    found = [DIAGNOSTICS] if setup.diagnostics and not privacy.spec.strict else []
+    figures = [DIAGNOSTICS] if setup.diagnostics and not privacy.spec.strict else []
     if setup.problem.predict is not None:
         official = spec.partition is not None and spec.partition.test == "official"
-        found.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
+        figures.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
     if not privacy.spec.strict:
-        found += [STATISTICS] if setup.federation.public else []
-        found += [SELECTION] if "selection" in setup.federation.splits else []
-        found += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
-        found.append(DIGEST)
+        figures += [STATISTICS] if setup.federation.public else []
+        figures += [SELECTION] if "selection" in setup.federation.splits else []
+        figures += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
+        figures.append(DIGEST)
     if privacy.clients_private:
-        found.append("the number of clients, which the run file of a simulation names")
-    return [*found, *([KEPT] if keeps_models else []), *([ATTACKED] if spec.attacks is not None else [])]
+        figures.append("the number of clients, which the run file of a simulation names")
+    return [*figures, *([KEPT] if keeps_models else []), *([ATTACKED] if spec.attacks is not None else [])]

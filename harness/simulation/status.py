@@ -52,10 +52,10 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
     damaged: list[Path] = []
     for suite, _, cell in store.cells(only, damaged):
         id = cell["id"]
-        found = None if id is None else store.contents(cell)
-        spec = cell["spec"] if found is None else found.started.get("spec", UNKNOWN_SPEC)
+        contents = None if id is None else store.contents(cell)
+        spec = cell["spec"] if contents is None else contents.started.get("spec", UNKNOWN_SPEC)
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
-        if found is None:
+        if contents is None:
             yield row | {
                 "status": "skipped",
                 "of": spec.get("rounds", "-"),
@@ -64,16 +64,16 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             }
             continue
         written = store.folder(id).written
-        now = status_of(found.rounds[-1] if found.rounds else None)
+        now = status_of(contents.rounds[-1] if contents.rounds else None)
         yield row | {
-            "status": found.status,
+            "status": contents.status,
             "round": now.round,
             "of": spec.get("rounds", "-"),
             "metrics": now.metrics,
             "epsilon": now.epsilon,
             **({"extrapolated": True} if now.extrapolated else {}),
             "written": None if written is None else round(max(0.0, time.time() - written), 1),
-            "reason": found.reason,
+            "reason": contents.reason,
             "id": id,
         }
     for path in damaged:
@@ -149,6 +149,6 @@ class Watch:
 
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
-        made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
+        rounds_made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
         missing = self._missing - sum(one.round for id, one in now.items() if id not in self._done)
-        return missing / made if made else None
+        return missing / rounds_made if rounds_made else None

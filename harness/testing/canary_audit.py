@@ -129,20 +129,22 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
     splits = {}
     for name, index in federation.splits.items():
         if name != "train":
-            own = (
+            places_of_split = (
                 index
                 if unit != "client"
                 else torch.cat([index, index.new_full((canaries, index.shape[1]), -1)])
             )
         elif unit == "client":
             rows = torch.cat([places[:, None], index.new_full((canaries, index.shape[1] - 1), -1)], 1)
-            own = torch.cat([index, rows])
+            places_of_split = torch.cat([index, rows])
         else:  # distribute the canaries over the clients in turn
             each = -(-canaries // len(index))
             dealt = index.new_full((len(index) * each,), -1)
             dealt[:canaries] = places
-            own = torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
-        splits[name] = own
+            places_of_split = (
+                torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
+            )
+        splits[name] = places_of_split
     users = federation.users
     if users is not None:  # each canary is a user of its own
         users = torch.cat([users, users.max() + 1 + torch.arange(canaries)])

@@ -82,8 +82,8 @@ class SilentStages(Stages):
         if message.known is not None:
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
-        known = [term.tolist() for term in terms]
-        Silent.seen.append((self.clients.round, message.slot, shapes, scales, known))
+        seen_terms = [term.tolist() for term in terms]
+        Silent.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
         return torch.zeros_like(row)
 
 
@@ -152,8 +152,12 @@ def _check(fn: Check) -> Check:
 @_check
 def _constructible(cls: type[Algorithm]) -> None:
     """Make from default settings an algorithm equal to itself that survives pickling."""
-    made = cls()
-    if made != cls() or hash(made) != hash(cls()) or pickle.loads(pickle.dumps(made)) != made:
+    algorithm = cls()
+    if (
+        algorithm != cls()
+        or hash(algorithm) != hash(cls())
+        or pickle.loads(pickle.dumps(algorithm)) != algorithm
+    ):
         raise Failed("two instances with default settings differ")
 
 
@@ -232,9 +236,9 @@ def _silent(cls: type[Algorithm]) -> None:
                     f"the number of messages, or their shapes, scales or known terms, show client {secret}'s data"
                 )
             # What the house takes as the server's model is read from the state by the algorithm itself.
-            models = [algorithm.model(made) for made in (plain, state)]
+            models = [algorithm.model(end) for end in (plain, state)]
             shown = [(m,) if isinstance(m, torch.Tensor) else tuple(m) for m in models]
-            views = [(*made, *read) for made, read in zip((plain, state), shown, strict=True)]
+            views = [(*end, *read) for end, read in zip((plain, state), shown, strict=True)]
             for name, one, other in zip(
                 (*plain._fields, *["the model"] * len(shown[0])), *views, strict=True
             ):
@@ -283,8 +287,10 @@ def _groups_declared(cls: type[Algorithm]) -> None:
         return
     algorithm, (problem, federation) = small(cls), task_of(cls)
     alike = federation.pool._replace(group=torch.zeros_like(federation.pool.group))
-    found = run(algorithm, (problem, replace(federation, pool=alike)))
-    if any(not torch.equal(*both) for both in zip(found, run(algorithm, (problem, federation)), strict=True)):
+    one_group = run(algorithm, (problem, replace(federation, pool=alike)))
+    if any(
+        not torch.equal(*both) for both in zip(one_group, run(algorithm, (problem, federation)), strict=True)
+    ):
         raise Failed("the result depends on sensitive groups; declare it with Meta(..., groups=True)")
 
 

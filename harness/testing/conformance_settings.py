@@ -37,9 +37,9 @@ def settings_side_by_side(cls: type[Algorithm]) -> None:
     if not cls.meta.stackable:
         return
     usual = small(cls)
-    given = {name: getattr(usual, name) for name in numbers(cls)}
-    set_by_default = {name: value for name, value in given.items() if value}
-    for chosen in (set_by_default, set_by_default | {n: 0.3 for n, value in given.items() if not value}):
+    values = {name: getattr(usual, name) for name in numbers(cls)}
+    set_by_default = {name: value for name, value in values.items() if value}
+    for chosen in (set_by_default, set_by_default | {n: 0.3 for n, value in values.items() if not value}):
         base = _made(cls, chosen)
         if base is None:  # some settings exclude each other: one by one
             for name in chosen.keys() - set_by_default.keys():
@@ -52,7 +52,7 @@ def settings_side_by_side(cls: type[Algorithm]) -> None:
 
 def _compare(cls: type[Algorithm], base: list[Algorithm], changes: dict[str, dict[str, float]]) -> None:
     """Compare a stack of runs that each differ from the first in one number with the runs alone."""
-    other = [(name, _made(cls, given | {name: 0.75 * given[name]})) for name, given in changes.items()]
+    other = [(name, _made(cls, values | {name: 0.75 * values[name]})) for name, values in changes.items()]
     changed = {name: one for name, one in other if one is not None}
     _check(cls, [*base, *changed.values()], ["", *changed])
 

@@ -100,14 +100,14 @@ def simulate(
     mixing = mixing_matrix(Complete(), federation.clients) if gossip else None
     if mixing is not None and len(seeds) > 1:
         mixing = mixing.expand(len(seeds), -1, -1)
-    given = {
+    arguments = {
         "rows": ClientExecutor("vmap"),
         "compression": RAW,
         "mixing": mixing,
         "in_parts": False,
         **options,
     }
-    run = Simulation(problem, federation, algorithm, seeds=seeds, **given)
+    run = Simulation(problem, federation, algorithm, seeds=seeds, **arguments)
     if state is not None:
         run.state, run.round = state, first
     for _ in range(rounds):

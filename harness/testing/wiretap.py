@@ -327,7 +327,7 @@ class Witness(Clients):
             return super()._gradients(points, batch, by, objective)
         if self.round % 2:
             objective = partial(_lengthened, objective)
-        made = super()._gradients(points, batch, by, objective)
+        gradients = super()._gradients(points, batch, by, objective)
         drawn = self._records.of(batch)
         call = self._made[drawn.stream, drawn.step]
         self._made[drawn.stream, drawn.step] += 1
@@ -340,9 +340,9 @@ class Witness(Clients):
         if self.pruned is not None:
             clean = [
                 torch.where(model.mask, model.put(part, one), torch.nan) if model.inside(one) else part
-                for part, one in zip(clean, made, strict=True)
+                for part, one in zip(clean, gradients, strict=True)
             ]
-        self._note(drawn, batch.active.squeeze(-1).bool(), call, made, clean)
+        self._note(drawn, batch.active.squeeze(-1).bool(), call, gradients, clean)
         if self._records.public:
             _charge_persons(self._transcript, self, batch)
         else:
@@ -351,15 +351,17 @@ class Witness(Clients):
             rates[self.ids] = self._rates[drawn.stream]
             who = torch.zeros(self.federation.clients, dtype=torch.int64).index_add(0, self.ids, active)
             self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
-        return made
+        return gradients
 
-    def _note(self, drawn: Drawn, active: Tensor, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
+    def _note(
+        self, drawn: Drawn, active: Tensor, call: int, gradients: list[Tensor], clean: list[Tensor]
+    ) -> None:
         """Keep the noise of the gradients of clients that took the step."""
         privacy, ids = self._transcript.privacy, self.ids[active.cpu()]
         sensitivity = privacy.bound() * privacy.factor
-        own = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
-        unit = sensitivity * (own[ids] / own.min()).unsqueeze(-1) if own.ndim else sensitivity
-        for part, (one, other) in enumerate(zip(made, clean, strict=True)):
+        noise_of = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
+        unit = sensitivity * (noise_of[ids] / noise_of.min()).unsqueeze(-1) if noise_of.ndim else sensitivity
+        for part, (one, other) in enumerate(zip(gradients, clean, strict=True)):
             noise = (one.double() * drawn.divisor - other)[active] / unit
             key = ("gradient", drawn.stream, drawn.step, call, part)
             self._transcript.release(key, self.round, noise, ids, self.federation.clients)

@@ -239,8 +239,8 @@ class Privacy(PrivacyTerms):
         record = settings.get("unit", "client") != "client"
         usual = "replace" if sampling != "poisson" else "zero-out"
         placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
-        given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
-        spec: Any = read_privacy({"noise_multiplier": noise_multiplier, **given})
+        completed = {"adjacency": usual, "sampling": sampling, **placement, **settings}
+        spec: Any = read_privacy({"noise_multiplier": noise_multiplier, **completed})
         return cls(spec, rate, noise_multiplier=noise_multiplier)
 
     def adaptive(self, expected: float) -> AdaptiveClip:

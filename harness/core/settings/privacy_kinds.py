@@ -167,8 +167,8 @@ class PrivacySettings(Section):
     @property
     def budget(self) -> tuple[str, float]:
         """The budget that is given, by its name."""
-        given = ((name, getattr(self, name, None)) for name in BUDGETS)
-        return next((name, value) for name, value in given if value is not None)
+        budgets = ((name, getattr(self, name, None)) for name in BUDGETS)
+        return next((name, value) for name, value in budgets if value is not None)
 
 
 class ClientPrivacy(PrivacySettings):

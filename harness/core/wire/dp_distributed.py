@@ -64,7 +64,7 @@ class DistributedMechanism(Mechanism):
         streams = iter(self._streams("noise", slot, turned, "client"))
         present = self._clients.participation_mask.bool().cpu().reshape(runs, -1).tolist()
         flat = turned.reshape(runs, -1, turned.shape[-1]).numpy()
-        made = np.zeros(flat.shape, np.int64)
+        codes = np.zeros(flat.shape, np.int64)
         for run, (one, clip) in enumerate(
             zip(self.grids(length), self._each(self.privacy.bound()), strict=True)
         ):
@@ -74,8 +74,8 @@ class DistributedMechanism(Mechanism):
                     whole = rounded(flat[run, member] / (one.step * clip), one.longest, draw).astype(np.int64)
                     if one.sigma > 0:
                         whole += discrete_gaussian(one.sigma, draw(len(whole)))
-                    made[run, member] = whole % 2**one.bits
-        return torch.from_numpy(made).view(turned.shape)
+                    codes[run, member] = whole % 2**one.bits
+        return torch.from_numpy(codes).view(turned.shape)
 
     def average(self, sums: Tensor, like: Tensor, slot: int) -> Tensor:
         """Turn sums of integers ``(..., N)`` into averages with the length, type and place of ``like (..., n)``."""

@@ -112,7 +112,7 @@ def momentum(mixing: Tensor) -> Tensor:
 def mixed(rows: Sequence[Tensor], received: Sequence[Tensor], mixing: Tensor) -> list[Tensor]:
     """Return ``z + (W - I) z'`` of all rows z ``(..., total, P)``, received as z'."""
     weights = mixing.to(rows[0].dtype)
-    return [combined(weights, sent) + (own - sent) for own, sent in zip(rows, received, strict=True)]
+    return [combined(weights, sent) + (row - sent) for row, sent in zip(rows, received, strict=True)]
 
 
 def spread(

@@ -94,8 +94,8 @@ def exchange(
     left, rest = left.split([factors.left_size, factors.rest_size], -1)
     answers = None
     if server is not None and asked is not None:
-        left, told = server.code(server.mean(left))
-        left, answers = left.unsqueeze(-2), asked + told
+        left, answered = server.code(server.mean(left))
+        left, answers = left.unsqueeze(-2), asked + answered
     basis = factors.left_basis(left)
     right, second = code(factors.right(rows, basis))
     begin = right if server is None else server.mean(right)
@@ -139,8 +139,8 @@ def layout(clients: Clients, compression: Compression, parts: Sequence[Shaped]) 
     for part in parts:
         length = part.shape[-1]
         name = names.get(length, "")
-        known = sum(math.prod(shape) for shape in whole.get(name, ()))
-        shapes += [*left.get(name, ()), (length - known,)]
+        covered = sum(math.prod(shape) for shape in whole.get(name, ()))
+        shapes += [*left.get(name, ()), (length - covered,)]
     factors = Factors.of(shapes, compression.rank)
     return factors if factors.matrices else None
 
@@ -152,15 +152,15 @@ def checked(problem: Problem, rank: int) -> dict[str, Shapes]:
             "compression.rank: parties send embeddings of a new batch every time, so that no factor of the last "
             "one is a start for the next; use beta"
         )
-    found = tensors(problem)
-    if not any(found.values()):
+    variables = tensors(problem)
+    if not any(variables.values()):
         raise Incompatible(f"compression.rank: problem {problem.name} has no model with matrices; use beta")
-    if not any(Factors.of(shapes, rank).matrices for shapes in found.values()):
+    if not any(Factors.of(shapes, rank).matrices for shapes in variables.values()):
         raise Incompatible(
             f"compression.rank: two factors of rank {rank} are longer than any matrix of the model; use less"
         )
     _variables(problem)
-    return found
+    return variables
 
 
 def tensors(problem: Problem) -> dict[str, Shapes]:

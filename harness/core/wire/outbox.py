@@ -160,8 +160,8 @@ class Outbox:
         """
         if self._mixing is None:
             raise ValueError("this run has no topology, so no spectral gap")
-        found = gossip.gaps(self._mixing)
-        return found[0] if self._mixing.ndim == 2 else PerRun(found)
+        gaps = gossip.gaps(self._mixing)
+        return gaps[0] if self._mixing.ndim == 2 else PerRun(gaps)
 
     @property
     def diagnostics(self) -> dict[str, Tensor]:

@@ -53,9 +53,9 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
         for name, value in (found or {}).items():
             if name in ATTACKED:
                 figures[name] = value.value if isinstance(value, Estimate) else value
-    known = {name: found for name, found in details.items() if found is not None}
+    carried_out = {name: found for name, found in details.items() if found is not None}
     return figures, {
-        name: {key: _plain(value) for key, value in found.items()} for name, found in known.items()
+        name: {key: _plain(value) for key, value in found.items()} for name, found in carried_out.items()
     }
 
 

@@ -28,4 +28,6 @@ def summed(weights: Tensor, rows: Tensor, members: Tensor) -> Tensor:
     if rows.ndim == 2 or bool(members.all()):
         return combined(weights, rows).squeeze(-2)
     each = zip(weights, rows, members.to(rows.device), strict=True)
-    return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
+    return torch.stack(
+        [combined(weight[:, clients], row[clients]).squeeze(-2) for weight, row, clients in each]
+    )
