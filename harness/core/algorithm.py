@@ -76,7 +76,11 @@ def _declarations(cls: type) -> dict[str, Mapping[str, Any]]:
     metadata: dict[str, Mapping[str, Any]] = {}
     for base in reversed(cls.__mro__):
         declared = base.__dict__.get("__dataclass_fields__", {}).values()
-        metadata |= {one.name: one.metadata for one in declared if _BOUND in one.metadata}
+        metadata |= {
+            declaration.name: declaration.metadata
+            for declaration in declared
+            if _BOUND in declaration.metadata
+        }
     return metadata
 
 
@@ -507,11 +511,11 @@ def register(cls: type[Algorithm]) -> type[Algorithm]:
     TypeError
         If a field is named like a step size and not declared as one, so that no schedule would change it.
     """
-    for one in fields(cls):
-        named = one.name == "lr" or one.name.startswith("lr_")
-        if named and one.name not in (*_SCHEDULE, *cls.step_sizes()):
+    for setting in fields(cls):
+        named = setting.name == "lr" or setting.name.startswith("lr_")
+        if named and setting.name not in (*_SCHEDULE, *cls.step_sizes()):
             raise TypeError(
-                f"algorithm {cls.meta.name}: declare {one.name} as a step size, "
-                f"{one.name}: float = step_size({one.default}), or give it another name"
+                f"algorithm {cls.meta.name}: declare {setting.name} as a step size, "
+                f"{setting.name}: float = step_size({setting.default}), or give it another name"
             )
     return ALGORITHMS.add(cls.meta.name, cls)

@@ -97,12 +97,12 @@ class Cost:
         """
         parts: list[Tensor | Samples] = []
         weights = 0
-        for one in times:
-            if isinstance(one, Samples):
-                parts.append(one)
-                weights += one.weight.numel()
+        for number in times:
+            if isinstance(number, Samples):
+                parts.append(number)
+                weights += number.weight.numel()
             else:
-                parts.append(one.sum((-2, -1), dtype=torch.int64))
+                parts.append(number.sum((-2, -1), dtype=torch.int64))
         with self._lock:
             self._work.append(_Work(flops, parts, oracle))
             self._weights += weights
@@ -148,16 +148,20 @@ def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
     """
     alike: dict[object, list[tuple[int, Any]]] = {}
     for number, piece in enumerate(work):
-        for one in piece.times:
-            tensors = (one.weight, one.members) if isinstance(one, Samples) else (one,)
+        for times_of_piece in piece.times:
+            tensors = (
+                (times_of_piece.weight, times_of_piece.members)
+                if isinstance(times_of_piece, Samples)
+                else (times_of_piece,)
+            )
             kind = tuple((tensor.shape, tensor.device) for tensor in tensors)
-            alike.setdefault(kind, []).append((number, one))
+            alike.setdefault(kind, []).append((number, times_of_piece))
     sums = []
     for some in alike.values():
-        numbers, times = [number for number, _ in some], [one for _, one in some]
+        numbers, times = [number for number, _ in some], [times_of_piece for _, times_of_piece in some]
         if isinstance(times[0], Samples):
-            weight = torch.stack([one.weight for one in times])
-            members = torch.stack([one.members for one in times]).to(weight.device)
+            weight = torch.stack([times_of_piece.weight for times_of_piece in times])
+            members = torch.stack([times_of_piece.members for times_of_piece in times]).to(weight.device)
             totals = ((weight > 0.5).sum(-1, dtype=torch.int32) * members).sum(-1)
         else:
             totals = torch.stack(times)

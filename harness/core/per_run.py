@@ -92,8 +92,8 @@ class PerRun:
         arguments = [*args, *(kwargs or {}).values()]
         widest = max((one for one in arguments if isinstance(one, Tensor)), key=lambda one: one.ndim)
 
-        def convert(one: Any) -> Any:
-            return one.of(widest) if isinstance(one, PerRun) else one
+        def convert(argument: Any) -> Any:
+            return argument.of(widest) if isinstance(argument, PerRun) else argument
 
         return function(*map(convert, args), **{name: convert(one) for name, one in (kwargs or {}).items()})
 
@@ -158,9 +158,9 @@ def apply(function: Callable[[float], float], number: Any) -> Any:
     return number.each(function) if isinstance(number, PerRun) else function(number)
 
 
-def for_each(given: T | Sequence[T], runs: int) -> list[T]:
+def for_each(settings: T | Sequence[T], runs: int) -> list[T]:
     """Return settings of every run of a stack, given as one object for all or as one per run."""
-    return list(given) if isinstance(given, Sequence) else [given] * runs
+    return list(settings) if isinstance(settings, Sequence) else [settings] * runs
 
 
 def side_by_side(things: Sequence[T]) -> T:

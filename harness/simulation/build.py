@@ -179,7 +179,7 @@ class Prepared:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seed of every single run."""
-        return tuple(one.spec.seed for one in self.each)
+        return tuple(run.spec.seed for run in self.each)
 
     @property
     def training(self) -> Federation:
@@ -189,8 +189,8 @@ class Prepared:
     def with_noise(self, noise: Callable[[PrivacyTerms, int], Privacy], dry: DryRun | None = None) -> Setup:
         """Return the run with the noise that a function gives each single run, by its number."""
         each = [
-            Setup(**{**vars(one), "privacy": one.privacy and noise(one.privacy, number)})
-            for number, one in enumerate(self.each)
+            Setup(**{**vars(run), "privacy": run.privacy and noise(run.privacy, number)})
+            for number, run in enumerate(self.each)
         ]
         if not self.members:
             return replace(each[0], dry=dry)
@@ -224,7 +224,7 @@ class Setup(Prepared):
     def uncalibrated(self) -> Prepared:
         """Return the run, to find the noise of its budget anew after a change."""
         shared = {field.name: getattr(self, field.name) for field in fields(Prepared)}
-        return Prepared(**{**shared, "members": tuple(one.uncalibrated() for one in self.members)})
+        return Prepared(**{**shared, "members": tuple(run.uncalibrated() for run in self.members)})
 
 
 def prepare(
@@ -570,8 +570,8 @@ def load_once(data: DataSpec, task: Literal["classification", "regression"] = "c
 def _state(path: Path, inside: bool) -> object:
     """Return what changes with a file, or ``inside`` a folder with any of its files."""
     every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
-    now = [(str(one), one.stat()) for one in every]
-    return tuple((name, one.st_mtime_ns, one.st_size, one.st_ino) for name, one in now)
+    now = [(str(file), file.stat()) for file in every]
+    return tuple((name, file.st_mtime_ns, file.st_size, file.st_ino) for name, file in now)
 
 
 @lru_cache(maxsize=2)

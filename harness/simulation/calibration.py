@@ -139,11 +139,11 @@ def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 
     elif isinstance(spec, LocalPrivacy | CentralPrivacy) and spec.epsilon_nominal is not None:
         multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / privacy.factor
     elif spec.epsilon_release is not None:
-        one = Event(1.0, noise=privacy.own)
+        release = Event(1.0, noise=privacy.own)
         multiplier = (
             analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
             if privacy.own is None
-            else calibrate_events(spec.epsilon_release, spec.delta, [one])
+            else calibrate_events(spec.epsilon_release, spec.delta, [release])
         )
     else:
         assert spec.epsilon is not None

@@ -151,5 +151,5 @@ class Cohorts:
     def _keys(self, round: int) -> Tensor:
         own_draws = self.secret and self.privacy is not None and self.privacy.own_draws
         return torch.tensor(
-            [rng.key(one, "cohort", round) for one in (self.noise_keys if own_draws else self.seeds)]
+            [rng.key(source, "cohort", round) for source in (self.noise_keys if own_draws else self.seeds)]
         )

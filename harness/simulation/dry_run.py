@@ -211,16 +211,16 @@ class DryClients(Clients):
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""
-        lead, one = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
-        return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), one)
+        lead, result = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
+        return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), result)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
         """Return zeros."""
         return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
-        one = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
-        return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
+        sample = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
+        return y.new_zeros(*batch.weight.shape, embed(y[0], sample).shape[-1])
 
 
 class DryStages(Stages):

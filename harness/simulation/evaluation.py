@@ -111,7 +111,7 @@ def _of_nodes(
     figures: dict[str, float | None] = {}
     each = [predict(problem, federation, rows, model) for model in x]
     for name in ELSEWHERE["node"]:
-        values = [METRICS[name].fn(one) for one in each]
+        values = [METRICS[name].fn(predictions) for predictions in each]
         defined = [value for value in values if value is not None]
         figures[f"node_{name}"] = sum(defined) / len(defined) if defined else None
         figures[f"worst_node_{name}"] = min(defined, default=None)

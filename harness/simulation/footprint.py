@@ -164,8 +164,8 @@ def _kept(run: Simulation, rounds: int) -> Kept:
 
 def _data(setup: Setup) -> int:
     """Return the bytes of the samples, as they are read and as the clients hold them."""
-    held = {part.untyped_storage().data_ptr(): part for one in setup.each for part in one.federation.pool}
-    splits = [part for one in setup.each for part in one.federation.splits.values()]
+    held = {part.untyped_storage().data_ptr(): part for run in setup.each for part in run.federation.pool}
+    splits = [part for run in setup.each for part in run.federation.splits.values()]
     return sum(part.nbytes for part in (*held.values(), *splits))
 
 
@@ -247,18 +247,18 @@ class CountedClients(DryClients):
         if first[0].is_meta:
             sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
         key = loss, places, *((part.shape, part.dtype) for part in (*first, *sample))
-        one = self._count.row(key, lambda: self._row(loss, first, sample, places))
+        row = self._count.row(key, lambda: self._row(loss, first, sample, places))
         self._count.batches = max(self._count.batches, sum(part.nbytes for part in batch))
         count, moved = batch.weight.shape[:axes].numel(), sum(first[place].nbytes for place in places)
-        self._needs(count, one, moved)
+        self._needs(count, row, moved)
         if self._records is not None:
             self._count.mode.needs(NOISED * count * moved)
         return super()._nothing(loss, axes, points, batch, by)
 
-    def _needs(self, count: int, one: int, result: int) -> None:
+    def _needs(self, count: int, row: int, result: int) -> None:
         """Note what a function takes on many rows, if it takes ``one`` on a single one."""
-        loop = max(2 * count * result, (count - 1) * result + one)
-        self._count.mode.needs(count * one if self._rows.mode == "vmap" else loop)
+        loop = max(2 * count * result, (count - 1) * result + row)
+        self._count.mode.needs(count * row if self._rows.mode == "vmap" else loop)
 
     def _row(
         self, loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Batch, places: Points
@@ -278,10 +278,10 @@ class CountedClients(DryClients):
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         first = tree_map(lambda t: t[(0,) * self.axes], arguments)
         leaves = [(part.shape, part.dtype) for part in tree_leaves(first)]
-        one = self._count.row((fn, *leaves), lambda: fn(*first))
+        row = self._count.row((fn, *leaves), lambda: fn(*first))
         result = super()._mapped(fn, arguments)
         count = self.ids.numel()
-        self._needs(count, one, sum(part.nbytes for part in tree_leaves(result)) // count)
+        self._needs(count, row, sum(part.nbytes for part in tree_leaves(result)) // count)
         return result
 
 

@@ -199,19 +199,19 @@ class Simulation:
         arguments = {
             "problem": setup.problem,
             "federation": setup.federation,
-            "algorithm": [one.algorithm for one in setup.each],
-            "privacy": [one.privacy for one in setup.each] if setup.privacy is not None else None,
-            "compression": [one.compression for one in setup.each],
+            "algorithm": [run.algorithm for run in setup.each],
+            "privacy": [run.privacy for run in setup.each] if setup.privacy is not None else None,
+            "compression": [run.compression for run in setup.each],
             "seeds": setup.seeds,
             "cohort": setup.spec.cohort and setup.spec.cohort.expected,
             "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
-            "noise_keys": [one.noise_key for one in setup.each],
+            "noise_keys": [run.noise_key for run in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
             "in_parts": setup.in_parts,
-            "federations": [one.federation for one in setup.each],
+            "federations": [run.federation for run in setup.each],
             "diagnostics": setup.diagnostics,
         }
         return cls(**{**arguments, **options})
@@ -554,7 +554,7 @@ class Simulation:
 def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[str, Tensor]:
     """Return the start values that a problem draws, stacked for several seeds."""
     starts = [problem.init(rng.stream(seed, "start")) for seed in seeds]
-    start = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
+    start = {name: torch.stack([values[name] for values in starts]) for name in starts[0]}
     return {name: (x if len(seeds) > 1 else x[0]).to(like) for name, x in start.items()}
 
 
@@ -613,7 +613,7 @@ def _stacked(federations: Sequence[Federation]) -> Federation:
 def _merged(federations: Sequence[Federation]) -> list[Federation]:
     """Return the federations of one client with all data; runs of one seed share theirs."""
     merged: dict[tuple[int, int], Federation] = {}
-    for one in federations:
-        if (id(one.splits), id(one.pool)) not in merged:
-            merged[id(one.splits), id(one.pool)] = one.merged()
-    return [merged[id(one.splits), id(one.pool)] for one in federations]
+    for federation in federations:
+        if (id(federation.splits), id(federation.pool)) not in merged:
+            merged[id(federation.splits), id(federation.pool)] = federation.merged()
+    return [merged[id(federation.splits), id(federation.pool)] for federation in federations]

@@ -210,7 +210,9 @@ def stack_setups(setups: Sequence[P]) -> P:
     if len(setups) == 1:
         return first
     shared = one_pool([setup.federation for setup in setups])
-    members = tuple(replace(setup, federation=one) for setup, one in zip(setups, shared, strict=True))
+    members = tuple(
+        replace(setup, federation=federation) for setup, federation in zip(setups, shared, strict=True)
+    )
     whole = replace(
         first,
         federation=stack(shared),
@@ -249,7 +251,9 @@ def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     if len(checkpoints) == 1:
         return first
     parts = {
-        name: {key: stacked([one[name][key] for one in checkpoints]) for key in first.get(name, {})}
+        name: {
+            key: stacked([checkpoint[name][key] for checkpoint in checkpoints]) for key in first.get(name, {})
+        }
         for name in PER_RUN
     }
     return {**first, **parts}

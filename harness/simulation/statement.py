@@ -109,7 +109,7 @@ def statement(
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
-        "sampling_rate": max((one["rate"] for one in guaranteed["composition"]), default=privacy.rate)
+        "sampling_rate": max((event["rate"] for event in guaranteed["composition"]), default=privacy.rate)
         if privacy.by_gradient
         else privacy.rate,
         **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),

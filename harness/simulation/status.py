@@ -145,10 +145,10 @@ class Watch:
 
     def made(self, now: Mapping[str, RunStatus]) -> float:
         """Return the number of runs done, where running ones count by their share of rounds."""
-        return len(self._ended) + sum(min(1.0, one.round / self._rounds[id]) for id, one in now.items())
+        return len(self._ended) + sum(min(1.0, status.round / self._rounds[id]) for id, status in now.items())
 
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
-        rounds_made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
-        missing = self._missing - sum(one.round for id, one in now.items() if id not in self._done)
+        rounds_made = self._made + sum(max(0, status.round - self._from[id]) for id, status in now.items())
+        missing = self._missing - sum(status.round for id, status in now.items() if id not in self._done)
         return missing / rounds_made if rounds_made else None

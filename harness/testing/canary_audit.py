@@ -71,7 +71,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     gaussian = statement["accountant"] == "exact" and privacy.own is None
     bound = "gaussian" if gaussian else "guesses"  # chosen before anything is seen
     tried = [_bounds(inside[order], share, privacy.delta, confidence, bound) for share in SHARES]
-    best = max(tried, key=lambda one: float(one[f"epsilon_{bound}"]))
+    best = max(tried, key=lambda bounds: float(bounds[f"epsilon_{bound}"]))
     lower, upper = best[f"epsilon_{bound}"], statement["epsilon_total"]
     finding = f"epsilon is at least {lower:.3g}, claimed {float(upper):.3g}"
     return {

@@ -58,11 +58,11 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
         ``algorithm``, ``check``, ``result`` ("passed", "warned" or "failed") and ``why``.
     """
     rows = []
-    for one in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
-        summary = (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
+    for check_of_list in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
+        summary = (check_of_list.__doc__ or check_of_list.__name__).splitlines()[0].rstrip(".")
         row = {"algorithm": algorithm.meta.name, "check": summary, "result": "passed", "why": None}
         try:
-            one(algorithm)
+            check_of_list(algorithm)
         except Warned as error:
             row |= {"result": "warned", "why": str(error)}
         except Exception as error:

@@ -184,8 +184,10 @@ def _check(fn: Check) -> Check:
 @_check
 def _noise_fades(cls: type[Algorithm]) -> None:
     """Keep no noise that adds up in the state of the server."""
-    if growing := [one for one in noise_growth(cls) if one.adds_up]:
-        text = ", ".join(f"{one.field} (variance grows with T^{one.exponent:.1f})" for one in growing)
+    if growing := [growth for growth in noise_growth(cls) if growth.adds_up]:
+        text = ", ".join(
+            f"{growth.field} (variance grows with T^{growth.exponent:.1f})" for growth in growing
+        )
         raise Warned(
             f"the noise of all rounds adds up in {text}; release values, not changes: docs/releases.md"
         )
@@ -199,5 +201,5 @@ def _released(cls: type[Algorithm]) -> None:
     for ids in (None, (1, 3)):
         if ids and cls.meta.gossip:
             continue
-        states = [run(small(cls, release=one), task_of(cls), ids=ids) for one in ("value", "change")]
+        states = [run(small(cls, release=release), task_of(cls), ids=ids) for release in ("value", "change")]
         same_state("the state", *states)

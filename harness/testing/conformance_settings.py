@@ -44,8 +44,8 @@ def settings_side_by_side(cls: type[Algorithm]) -> None:
         if base is None:  # some settings exclude each other: one by one
             for name in chosen.keys() - set_by_default.keys():
                 alone = set_by_default | {name: 0.3}
-                if (one := _made(cls, alone)) is not None:
-                    _compare(cls, [one], {name: alone})
+                if (algorithm := _made(cls, alone)) is not None:
+                    _compare(cls, [algorithm], {name: alone})
         else:
             _compare(cls, [base], {name: chosen for name in chosen})
 
@@ -53,7 +53,7 @@ def settings_side_by_side(cls: type[Algorithm]) -> None:
 def _compare(cls: type[Algorithm], base: list[Algorithm], changes: dict[str, dict[str, float]]) -> None:
     """Compare a stack of runs that each differ from the first in one number with the runs alone."""
     other = [(name, _made(cls, values | {name: 0.75 * values[name]})) for name, values in changes.items()]
-    changed = {name: one for name, one in other if one is not None}
+    changed = {name: algorithm for name, algorithm in other if algorithm is not None}
     _check(cls, [*base, *changed.values()], ["", *changed])
 
 

@@ -146,7 +146,7 @@ def _encoded(noise: dict[int, Tensor], privacy: Privacy) -> dict[int, Tensor]:
 def _too_close(seen: Transcript, bands: int) -> Iterator[str]:
     """Describe clients that take part twice within the rounds over which noise is correlated."""
     last: dict[int, int] = {}
-    for (_, round), (who, _) in sorted(seen.charges.items(), key=lambda one: int(one[0][1])):
+    for (_, round), (who, _) in sorted(seen.charges.items(), key=lambda charge: int(charge[0][1])):
         for client in who.nonzero().flatten().tolist() if int(round) >= 0 else []:
             if int(round) - last.get(client, -bands) < bands:
                 rounds = f"rounds {last[client]} and {round}"
@@ -163,17 +163,18 @@ def _unclipped(quiet: Transcript, tolerance: float) -> Iterator[str]:
 
 
 def _tests(
-    seen: Transcript, multipliers: tuple[float, ...], own: Noise | None
+    seen: Transcript, multipliers: tuple[float, ...], noise_of_user: Noise | None
 ) -> Iterator[tuple[float, str]]:
     """Yield p-value and description of every test of noise and sampling."""
     noise = {
         key: {round: part / multipliers[-1 if key[0] == "count" else 0] for round, part in each.items()}
         for key, each in seen.noise.items()
     }
-    if own is not None:
+    if noise_of_user is not None:
         noise = {
             key: {
-                round: torch.from_numpy(own.normal(part.numpy())).clamp(-9, 9) for round, part in each.items()
+                round: torch.from_numpy(noise_of_user.normal(part.numpy())).clamp(-9, 9)
+                for round, part in each.items()
             }
             for key, each in noise.items()
         }
@@ -255,7 +256,9 @@ def _epsilon(seen: Transcript) -> float:
 def _unbooked(seen: Transcript, claim: dict[str, Any], spent: float) -> Iterator[str]:
     """Describe what the stated epsilon and number of releases leave out."""
     each = 2 if seen.privacy.clip == "adaptive" else 1  # the count is a release too
-    releases = {each * sum(int(count) * times for (count, _), times in one) for _, one in seen.spent()}
+    releases = {
+        each * sum(int(count) * times for (count, _), times in charges) for _, charges in seen.spent()
+    }
     stated, epsilon = claim["releases"], float(claim["epsilon_total"])
     if max(releases) > stated or (len(releases) == 1 and stated not in releases):
         yield f"{max(releases)} releases were made, {stated} are booked"

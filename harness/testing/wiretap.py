@@ -219,7 +219,7 @@ class Wiretap(Channel):
         mask = masks.of_model(clients, parts)
         held = None if mask is None else split(mask, parts)
         if held is not None:
-            private = [part * one for part, one in zip(private, held, strict=True)]
+            private = [part * entries for part, entries in zip(private, held, strict=True)]
         return _Message(number, changed, private, known, limit, bound * privacy.factor, held)
 
     def _charge(self, batch: LocalBatch | None) -> None:
@@ -339,8 +339,10 @@ class Witness(Clients):
         clean = clipped_sums(objective(problem), at, real, by, bound, self._records.each)
         if self.pruned is not None:
             clean = [
-                torch.where(model.mask, model.put(part, one), torch.nan) if model.inside(one) else part
-                for part, one in zip(clean, gradients, strict=True)
+                torch.where(model.mask, model.put(part, gradient), torch.nan)
+                if model.inside(gradient)
+                else part
+                for part, gradient in zip(clean, gradients, strict=True)
             ]
         self._note(drawn, batch.active.squeeze(-1).bool(), call, gradients, clean)
         if self._records.public:
@@ -388,7 +390,7 @@ def _lengthened(objective: Objective, problem: Any) -> Callable[..., Tensor]:
 
 def _plus(parts: Sequence[Tensor], terms: Sequence[Tensor] | None) -> list[Tensor]:
     """Return scaled parts plus scaled terms."""
-    return list(parts) if terms is None else [one + term for one, term in zip(parts, terms, strict=True)]
+    return list(parts) if terms is None else [part + term for part, term in zip(parts, terms, strict=True)]
 
 
 def _scaled(sent: Any, like: Sequence[Part]) -> list[Tensor]:

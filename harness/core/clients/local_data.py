@@ -91,7 +91,7 @@ class LocalData:
         holders, mismatched = self._holders(plan)
         users = records is not None and records.users
         named = f"{split} {stream}" if users else stream
-        keys = torch.tensor([rng.key(one, "batch", named, cohort.round) for one in holders.entropy])
+        keys = torch.tensor([rng.key(source, "batch", named, cohort.round) for source in holders.entropy])
         keys = keys[:, None].expand(len(keys), holders.ids.shape[-1]).flatten()
         who, counts = torch.zeros_like(holders.ids) if plan.aligned else holders.ids, holders.counts
         if records is not None and users:  # users are drawn, not samples

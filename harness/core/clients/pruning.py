@@ -247,10 +247,12 @@ def prune_models(
     ratios = sorted(set(ratio.tolist())) if isinstance(ratio, Tensor) else [ratio]
     before = [None] * len(ratios) if previous is None else [model.mask.cpu() for model in previous.models]
     size, masks = _size(problem), []
-    for one, mask in zip(ratios, before, strict=True):
-        left = prune(x[:size].cpu(), groups, one, None if mask is None else mask[:size])
+    for share, mask in zip(ratios, before, strict=True):
+        left = prune(x[:size].cpu(), groups, share, None if mask is None else mask[:size])
         masks.append(torch.cat([left, torch.ones(len(x) - size, dtype=torch.bool)]))
-    which = torch.tensor([ratios.index(one) for one in ratio.tolist()]) if isinstance(ratio, Tensor) else None
+    which = (
+        torch.tensor([ratios.index(share) for share in ratio.tolist()]) if isinstance(ratio, Tensor) else None
+    )
     return pruned_models(problem, torch.stack(masks).to(x.device), which)
 
 
@@ -281,7 +283,7 @@ def prune_own_models(
     whole = torch.ones_like(rows, dtype=torch.bool).cpu()
     before = whole if previous is None else torch.stack([model.mask for model in previous.models]).cpu()
     pairs = zip(rows.detach().cpu(), ratios, before, strict=True)
-    masks = torch.stack([prune(row, groups, one, mask) for row, one, mask in pairs])
+    masks = torch.stack([prune(row, groups, share, mask) for row, share, mask in pairs])
     if torch.equal(masks, before):
         return previous
     return pruned_models(problem, masks.to(rows.device), torch.arange(len(rows)))

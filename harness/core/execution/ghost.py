@@ -37,10 +37,10 @@ class Tape:
         """Begin with a network: its layers with parameters, their number, and whether they are tied."""
 
     def note(
-        self, layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
+        self, layer: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
     ) -> Tensor:
         """Keep what a layer was given, and return its output with the probe: a forward hook."""
-        self.inputs.append(given[0] if given else named["input"])
+        self.inputs.append(inputs[0] if inputs else named["input"])
         return output + self._probes[len(self.inputs) - 1] if self._probes else output
 
 

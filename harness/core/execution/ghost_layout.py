@@ -150,7 +150,7 @@ def _obstacle(layer: nn.Module) -> str | None:
     """Return why a layer with parameters has no formula, as far as its description tells."""
     name = type(layer).__name__
     if type(layer) not in LAYERS:
-        layers = " and".join(", ".join(one.__name__ for one in FORMULAS).rsplit(",", 1))
+        layers = " and".join(", ".join(layer_type.__name__ for layer_type in FORMULAS).rsplit(",", 1))
         return f"has no formula for a layer {name}, only for {layers} themselves, not for classes derived from them"
     if any(vars(layer)[hooks] for hooks in HOOKS):
         return f"has no formula for a layer {name} with hooks"
@@ -208,7 +208,7 @@ def _depends_otherwise(
     if not value.requires_grad:
         return False
     gradients = torch.autograd.grad(value, [leaves[place] for place in networks], allow_unused=True)
-    return any(one is not None for one in gradients)
+    return any(gradient is not None for gradient in gradients)
 
 
 def _compare(

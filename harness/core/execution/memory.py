@@ -73,7 +73,9 @@ def _of_groups(membership: Path, root: Path) -> Iterator[Room]:
         if version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         process = top / path.lstrip("/")
-        for group in {one for one in (top, process, *process.parents) if one == top or top in one.parents}:
+        for group in {
+            folder for folder in (top, process, *process.parents) if folder == top or top in folder.parents
+        }:
             most, used = ("".join(_lines(group / name)) for name in names[:2])
             if most.isdigit() and used.isdigit():
                 idle = _figures(group / "memory.stat").get(names[2], 0)

@@ -328,11 +328,11 @@ def _clipped_sum(
         groups = type(batch)(*(part.unflatten(0, (-1, group)) for part in batch))
         real = groups.weight > 0.5
         if group > 1:  # an empty slot holds the group's first sample, or a stranger's would be in the mean
-            own = (
+            filled = (
                 torch.where(real.view(*real.shape, *[1] * (part.ndim - 2)), part, part[:, :1])
                 for part in (groups.x, groups.y, groups.group)
             )
-            groups = type(batch)(*own, *groups[3:])
+            groups = type(batch)(*filled, *groups[3:])
         slope = torch.func.grad(single)
         if singly:
             each = [slope(moving, type(batch)(*(part[i] for part in groups))) for i in range(len(real))]

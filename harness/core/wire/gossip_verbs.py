@@ -107,7 +107,11 @@ class GossipVerbs(Outbox):
         """Send rows along the edges: the common part of `mix` and `mix_changes`."""
         self._local_only("gossips with its neighbors")
         mixing = gossip.checked(
-            self._mixing, self._clients, self._mechanism, self._compression, known=bool(onto or memory)
+            self._mixing,
+            self._clients,
+            self._mechanism,
+            self._compression,
+            neighbors_know=bool(onto or memory),
         )
         if hops < 1 or not (rows or rebroadcast):
             raise ValueError(

@@ -121,7 +121,7 @@ class SilencedChannel:
         mean, sent = self._next("mean_and_sent", parts)
         if self._clients.average:
             means = mean if isinstance(mean, tuple) else (mean,)
-            sent = plain([self._kept(part, one) for part, one in zip(parts, means, strict=True)])
+            sent = plain([self._kept(part, average) for part, average in zip(parts, means, strict=True)])
         return mean, sent
 
     def _kept(self, part: Part, mean: Tensor) -> Tensor:

@@ -179,7 +179,10 @@ class Stages:
             )
         lead = message.copies.shape[:-1]
         sizes = _of_sums(self.mechanism).sizes(sent_entries(row, message.mask).shape[-1])
-        for up, each in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
+        for up, each in (
+            (True, [bytes_of_run.up for bytes_of_run in sizes]),
+            (False, [bytes_of_run.down for bytes_of_run in sizes]),
+        ):
             self.clients.cost.sent(torch.tensor(each).view(*lead, 1) * message.copies, up=up)
 
     def discretize(self, message: Message, row: Tensor) -> Tensor:

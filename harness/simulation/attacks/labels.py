@@ -45,7 +45,7 @@ def labels(setup: Setup) -> dict[str, Any] | None:
     truth = torch.cat([batch.y[inside] for (_, batch), inside in zip(tape.gradients, real, strict=True)])
     rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-30)
     order = torch.randperm(len(truth), generator=rng.stream(setup.spec.seed, "attack", "labels"))
-    examples = torch.cat([order[truth[order] == one][:KNOWN] for one in truth.unique()])
+    examples = torch.cat([order[truth[order] == label][:KNOWN] for label in truth.unique()])
     hidden = torch.ones(len(truth), dtype=torch.bool)
     hidden[examples] = False
     if not bool(hidden.any()):

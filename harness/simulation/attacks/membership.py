@@ -112,7 +112,9 @@ def _trained(
             run.step()
     except Diverged:
         alone = (_trained(setup, watched, pairs, [number]) for number in numbers)
-        return {} if len(numbers) == 1 else {key: value for one in alone for key, value in one.items()}
+        return (
+            {} if len(numbers) == 1 else {key: value for outcome in alone for key, value in outcome.items()}
+        )
     flags = (_flags(pairs, setup.federation, coin) for coin in coins)
     return {
         number: (log_odds(setup, watched, run, place), flag)

@@ -178,7 +178,7 @@ def _runs_at_once(b: Tensor, runs: int, each: int, *, gradient: bool) -> int:
     """
     if runs == 1 or _exactly() or b.device.type != "cpu":
         return runs
-    kinds = [_kind(one) for one in (b, *([b.mT] if gradient else []))]
+    kinds = [_kind(matrix) for matrix in (b, *([b.mT] if gradient else []))]
     if any(_found(kind) is None for kind in kinds):
         return 1
     if runs * each <= TRIED or all(_alike(kind, runs, each) for kind in kinds):
