@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, islice
@@ -128,6 +128,22 @@ def per_sample(loss: F) -> F:
 def problem_loss(problem: Problem) -> Callable[..., Tensor]:
     """Return the problem's loss, the default objective."""
     return problem.loss
+
+
+def names_by_length(start: Mapping[str, Tensor], setting: str) -> dict[int, str]:
+    """Return the name of each variable by its length: so parts of messages and of states are told.
+
+    Raises
+    ------
+    Incompatible
+        If two variables have one length, so that a setting of compression cannot tell them.
+    """
+    names = {len(value): name for name, value in start.items()}
+    if len(names) < len(start):
+        raise Incompatible(
+            f"compression.{setting}: x and y must differ in size, as parts of a message are told by their length"
+        )
+    return names
 
 
 @lru_cache(maxsize=4)

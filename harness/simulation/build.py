@@ -35,7 +35,7 @@ from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.clients.pruning import prunable
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
-from harness.core.problem import Problem
+from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy, PrivacyTerms
@@ -322,11 +322,7 @@ def _check_compression(spec: RunSpec, problem: Problem, start: dict[str, Tensor]
     spec.compression.check_clients(clients, hidden=hidden)
     if spec.compression.alpha != 0:
         prunable(problem)
-        lengths = {len(value) for value in start.values()}
-        if len(lengths) < len(start):
-            raise Incompatible(
-                "compression.alpha: x and y must differ in size, as parts of a message are told by their length"
-            )
+        names_by_length(start, "alpha")
     if spec.compression.rank is not None:
         low_rank.checked(problem, spec.compression.rank)
 

@@ -24,7 +24,7 @@ from compression import Coded, Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import Shaped
-from harness.core.problem import Problem
+from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 
@@ -174,10 +174,4 @@ def tensors(problem: Problem) -> dict[str, Shapes]:
 @lru_cache(maxsize=8)
 def _variables(problem: Problem) -> dict[int, str]:
     """Return the name of each variable by its length, or refuse variables of one length."""
-    start = problem.init(rng.stream(0, "lengths"))
-    names = {len(value): name for name, value in start.items()}
-    if len(names) < len(start):
-        raise Incompatible(
-            "compression.rank: x and y must differ in size, as parts of a message are told by their length"
-        )
-    return names
+    return names_by_length(problem.init(rng.stream(0, "lengths")), "rank")
