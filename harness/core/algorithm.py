@@ -497,7 +497,10 @@ class ServerUpdate(Algorithm):
 @lru_cache(maxsize=64)
 def _extended(state: Any, names: tuple[str, ...]) -> Any:
     """Return a state class with further fields; only optimizers that need them add them to checkpoints."""
-    return namedtuple(state.__name__, (*state._fields, *names))
+    make: Any = namedtuple
+    extended = make(state.__name__, (*state._fields, *names))
+    extended.__annotations__ = state.__annotations__  # which tell fields about no variable
+    return extended
 
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")

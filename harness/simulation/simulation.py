@@ -20,7 +20,7 @@ from harness.config.code import is_known
 from harness.core import rng
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import PrunedModels, prune_models, pruned_models
+from harness.core.clients.pruning import PrunedModels, masked_state, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import ClientExecutor
@@ -523,7 +523,7 @@ class Simulation:
 
     def _apply_pruning(self, pruned: PrunedModels, ratio: float) -> None:
         self.pruned, self._pruned_ratio = pruned, ratio
-        self.state = type(self.state)(*(pruned.masked(part) for part in self.state))
+        self.state = masked_state(pruned, self.state)
 
     def _refuse_more_releases(self) -> None:
         """Raise Incompatible if the last round has released more than its noise is calibrated for."""

@@ -16,7 +16,7 @@ from harness import models
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import prune_own_models
+from harness.core.clients.pruning import masked_state, prune_own_models
 from harness.core.execution.vectorize import ClientExecutor, Mode
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -332,8 +332,9 @@ def _pruned(cls: type[Algorithm]) -> None:
         cls, algorithm, (problem, federation), ratios, (RAW, SPARSE, SHIFTED, FORGETFUL, FACTORED)
     ):
         assert simulation.pruned is not None
-        for field, part in zip(simulation.state._fields, simulation.state, strict=True):
-            if not torch.equal(simulation.pruned.masked(part), part):
+        masked = masked_state(simulation.pruned, simulation.state)
+        for field, part, inside in zip(masked._fields, simulation.state, masked, strict=True):
+            if not torch.equal(inside, part):
                 raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ class Shaped(Protocol):
     @property
     def shape(self) -> torch.Size:
         """The shape."""
+
+
+class NoVariable:
+    """A mark of parts of messages, and of fields of states, that are about no variable of the problem.
+
+    Others are told by their length.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class SubModel:
     index: Tensor
 
     def inside(self, vector: Shaped) -> bool:
-        """Whether a vector belongs to the full model's parameter space, judged by its length."""
-        return vector.shape[-1] == len(self.mask)
+        """Whether a vector belongs to the full model's parameter space, judged by its length unless it says no."""
+        return not isinstance(vector, NoVariable) and vector.shape[-1] == len(self.mask)
 
     def take(self, vector: Tensor) -> Tensor:
         """Map a vector of the full model to the smaller one."""
@@ -164,6 +171,32 @@ class PrunedModels:
         held = self.which[ids.flatten().cpu()]
         members = [(model, (held == number).nonzero()[:, 0]) for number, model in enumerate(self.models)]
         return [(model, where) for model, where in members if len(where)]
+
+
+def masked_state(pruned: PrunedModels, state: Any) -> Any:
+    """Set the pruned coordinates of a state, a named tuple, to zero.
+
+    A field that is about no variable says so: ``c: Annotated[Tensor, Statistic]``.
+    """
+    kind: Any = type(state)
+    fields = _fields_without_variable(kind)
+    parts = zip(state._fields, state, strict=True)
+    return kind(*(part if name in fields else pruned.masked(part) for name, part in parts))
+
+
+@lru_cache(maxsize=64)
+def _fields_without_variable(state: Any) -> frozenset[str]:
+    """Return the fields of a state that are marked as being about no variable."""
+    try:
+        hints = get_type_hints(state, include_extras=True)
+    except NameError:  # a module that is not imported by its name, as of a notebook
+        hints = {}
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return frozenset(name for name, each in marks.items() if any(map(_marks_none, each)))
+
+
+def _marks_none(mark: object) -> bool:
+    return isinstance(mark, type) and issubclass(mark, NoVariable)
 
 
 def prunable(problem: Problem) -> list[UnitGroup]:

@@ -18,7 +18,17 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.registry import Incompatible
 from harness.core.wire import masks, pipeline
 from harness.core.wire.gossip_verbs import GossipVerbs
-from harness.core.wire.message import Message, Part, Value, Weighting, of_server, parts_of, plain, split
+from harness.core.wire.message import (
+    Message,
+    Part,
+    Statistic,
+    Value,
+    Weighting,
+    of_server,
+    parts_of,
+    plain,
+    split,
+)
 
 __doc__ = f"{__doc__}\n{pipeline.table()}\n"
 
@@ -30,15 +40,15 @@ class Channel(GossipVerbs):
     """
 
     @overload
-    def down(self, vector: Tensor, /) -> Tensor: ...
+    def down(self, vector: Tensor | Statistic, /) -> Tensor: ...
     @overload
-    def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
-    def down(self, *vectors: Tensor) -> Any:
+    def down(self, vector: Tensor | Statistic, /, *more: Tensor | Statistic) -> tuple[Tensor, ...]: ...
+    def down(self, *vectors: Tensor | Statistic) -> Any:
         """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``.
 
         The rows may be views, as those of `Clients.rows`.
         """
-        return self._returned("down", self._broadcast(vectors, self._clients.participation_mask))
+        return self._returned("down", self._broadcast(parts_of(vectors), self._clients.participation_mask))
 
     @overload
     def rebroadcast(self, vector: Tensor, /) -> Tensor: ...
@@ -62,16 +72,16 @@ class Channel(GossipVerbs):
                 "rounds each entry by itself (float16, float32, ...) and no sparsification"
             )
         copies = self._clients.participation_mask * (not everybody)
-        return self._returned("rebroadcast", self._broadcast(vectors, copies))
+        return self._returned("rebroadcast", self._broadcast(parts_of(vectors), copies))
 
-    def _broadcast(self, vectors: Sequence[Tensor], copies: Tensor) -> Any:
+    def _broadcast(self, vectors: Sequence[Part], copies: Tensor) -> Any:
         """Send server vectors; ``copies (..., C)`` says how many copies are counted for each client."""
         slot, sparsify = self._slot(), self._compression.downlink and self._compression.sparsifies
         mask = self._mask(slot, vectors, sparsify=sparsify)
         per_client = masks.per_client_mask(self._clients, mask) is not None  # each gets a different message
-        parts = [self._clients.rows(vector) for vector in vectors] if per_client else vectors
-        mask = mask if per_client else of_server(mask, vectors[0])
-        message = Message(slot, parts_of(parts), copies, mask, "server", sparsify)
+        rows = [replace(part, row=self._clients.rows(part.row)) for part in vectors]
+        mask = mask if per_client else of_server(mask, vectors[0].row)
+        message = Message(slot, rows if per_client else vectors, copies, mask, "server", sparsify)
         arrived = pipeline.public(self._stages, message)
         return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 

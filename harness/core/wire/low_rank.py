@@ -23,7 +23,7 @@ from torch import Tensor
 from compression import Coded, Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import Shaped
+from harness.core.clients.pruning import NoVariable, Shaped
 from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -138,7 +138,7 @@ def layout(clients: Clients, compression: Compression, parts: Sequence[Shaped]) 
     shapes: list[tuple[int, ...]] = []
     for part in parts:
         length = part.shape[-1]
-        name = names.get(length, "")
+        name = "" if isinstance(part, NoVariable) else names.get(length, "")
         covered = sum(math.prod(shape) for shape in whole.get(name, ()))
         shapes += [*left.get(name, ()), (length - covered,)]
     factors = Factors.of(shapes, compression.rank)

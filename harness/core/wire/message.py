@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.clients.pruning import NoVariable
 from harness.core.public import Public
 
 Sender = Literal["client", "server", "neighbor"]
@@ -66,6 +67,13 @@ class Value(Part):
 
     The difference travels; what is released is the value, so that noise of earlier releases goes. The client keeps
     what `Channel.mean_and_sent` returns for it.
+    """
+
+
+class Statistic(Part, NoVariable):
+    """A part about no variable of the problem, such as class means: ``Statistic(c)``.
+
+    Pruning and factors leave it as it is, even if it is as long as the model.
     """
 
 

@@ -14,7 +14,7 @@ from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Part
+from harness.core.wire.message import Part, Statistic
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 
@@ -90,7 +90,7 @@ class TapChannel(Channel):
         super().__init__(clients, **options)
         self._tape = tape
 
-    def down(self, *vectors: Tensor) -> Any:
+    def down(self, *vectors: Tensor | Statistic) -> Any:
         """Send vectors of the server, which everybody sees."""
         arrived = super().down(*vectors)
         self._tape.hear(_parts(arrived))
