@@ -23,7 +23,7 @@ from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
 from harness.core.registry import UserError, unknown
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacyFields
+from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section
 
 

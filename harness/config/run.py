@@ -18,15 +18,14 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS, Meta
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
-from harness.core.settings.privacy import (
+from harness.core.settings.privacy_kinds import (
     USER_RECORDS,
     CentralPrivacy,
     GradientPrivacy,
-    PrivacySection,
-    PrivacySpec,
     RecordPrivacy,
     UserPrivacy,
 )
+from harness.core.settings.privacy_section import PrivacySection, PrivacySpec
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from harness.problems.base import ProblemType

@@ -29,7 +29,7 @@ from harness.config.yaml import mapping
 from harness.core import rng
 from harness.core.garbage import no_collection
 from harness.core.registry import Incompatible, UserError
-from harness.core.settings.privacy import BUDGETS
+from harness.core.settings.privacy_kinds import BUDGETS
 from harness.problems import PROBLEMS
 
 MAX_RUNS = 100_000

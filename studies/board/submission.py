@@ -178,7 +178,7 @@ def read_submission(folder: Path) -> Submission:
 
 def _contradictions(run: RunFolder) -> list[str]:
     """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
-    last, end = run.last() or {"round": 0}, run.end()
+    last, end = run.evaluations.last() or {"round": 0}, run.end()
     if isinstance(statement := end.get("privacy"), dict):  # only the end says whose noise was repeated
         end = {**end, "privacy": {name: value for name, value in statement.items() if name != REPEATED}}
     return [name for name, value in last.items() if name != "timing" and end.get(name) != value]

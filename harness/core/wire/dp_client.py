@@ -249,5 +249,5 @@ def generators(
     if sender == "server" and rows.ndim <= clients.axes:
         return [make(key, purpose, round, slot, "server") for key in keys]
     ids = clients.ids.view(len(keys), -1).tolist()
-    pairs = [(key, client) for key, own in zip(keys, ids, strict=True) for client in own]
+    pairs = [(key, client) for key, members in zip(keys, ids, strict=True) for client in members]
     return [make(key, purpose, round, slot, sender, client) for key, client in pairs]
