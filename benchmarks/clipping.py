@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks.speed import compare, interleaved
+from benchmarks.speed import compare, time_in_turns
 from datasets.federation import Batch
 from harness import models
 from harness.core.execution.vectorize import ClientExecutor
@@ -32,28 +32,28 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.clipping", description=__doc__)
     options.add_argument("--repeats", type=int, default=5, help="turns")
     options.add_argument("--rounds", type=int, default=3, help="computations in a turn")
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
     for model, settings, shape, clients, samples, mode in WORK:
         net = models.build(model, shape, 10, settings)
-        problem, rows = classifier(net), ClientExecutor(mode).expecting(100.0)
+        problem, executor = classifier(net), ClientExecutor(mode).expecting(100.0)
         count = sum(part.numel() for part in net.parameters())
-        drawn = torch.Generator().manual_seed(0)
-        x = torch.randn((clients, samples, *shape), generator=drawn)
-        y = torch.randint(10, (clients, samples), generator=drawn)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn((clients, samples, *shape), generator=generator)
+        y = torch.randint(10, (clients, samples), generator=generator)
         batch = Batch(x, y, torch.zeros_like(y), torch.ones(clients, samples))
-        points = (problem.init(drawn)["x"].expand(clients, -1).clone(),)
+        points = (problem.init(generator)["x"].expand(clients, -1).clone(),)
         print(
             f"{model} of {count:,} parameters, {clients} clients, {samples} samples each, {mode}", flush=True
         )
-        plain = partial(rows.gradient, problem.loss, 1, points, batch)
-        each = partial(rows.clipped_sums, problem.loss, 1, points, batch, norm=1.0)
+        plain = partial(executor.gradient, problem.loss, 1, points, batch)
+        each = partial(executor.clipped_sums, problem.loss, 1, points, batch, norm=1.0)
         ways: dict[str, Any] = {
             "plain gradients": plain,
             "gradients of samples": each,
             "ghost clipping": partial(each, ghost=True),
         }
-        compare(interleaved(ways, given.repeats, given.rounds))
+        compare(time_in_turns(ways, args.repeats, args.rounds))
 
 
 if __name__ == "__main__":

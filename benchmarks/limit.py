@@ -90,7 +90,7 @@ class Clock:
         self._since = time.perf_counter()
 
     def turn(self, sort: str | None) -> None:
-        """Go into a sort of work, or, without one, back to what was before."""
+        """Enter a sort of work; without one, return to the sort before."""
         now = time.perf_counter()
         self.seconds[self._sorts[-1]] += now - self._since
         self._since = now
@@ -106,10 +106,10 @@ class Clock:
         def timed(*args: Any, **options: Any) -> Any:
             self.turn(sort)
             try:
-                found = fn(*args, **options)
+                result = fn(*args, **options)
             finally:
                 self.turn(None)
-            return self._items(found, sort) if fn.__name__ == "__iter__" else found
+            return self._items(result, sort) if fn.__name__ == "__iter__" else result
 
         return timed
 
@@ -129,7 +129,7 @@ class Clock:
 def clocked() -> Iterator[Clock]:
     """Put a clock around the four sorts of work."""
     clock = Clock()
-    kept = [
+    originals = [
         (cls, name, getattr(cls, name)) for parts in SORTS.values() for cls, names in parts for name in names
     ]
     for sort, parts in SORTS.items():
@@ -139,7 +139,7 @@ def clocked() -> Iterator[Clock]:
     try:
         yield clock
     finally:
-        for cls, name, fn in kept:
+        for cls, name, fn in originals:
             setattr(cls, name, fn)
 
 
@@ -155,10 +155,10 @@ def rate(repeats: int = 7) -> float:
 
 
 def ready(content: dict[str, Any], stack: int) -> Simulation:
-    """Return so many runs side by side after some rounds, their functions recorded."""
+    """Return runs side by side after some rounds, with their functions recorded."""
     tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
-    runs = [calibrated(prepare(read_spec(one), Execution())) for one in every]
+    runs = [calibrated(prepare(read_spec(content_of_run), Execution())) for content_of_run in every]
     run = Simulation.from_setup(runs[0] if stack == 1 else calibrated(stack_setups(runs)))
     for _ in range(WARM_UP):
         run.step()
@@ -206,11 +206,11 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=7, help="turns")
     options.add_argument("--stack", type=int, default=1, help="runs side by side; figures are a run's")
     options.add_argument("--threads", type=int, default=1, help="torch threads")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    print(f"torch {torch.__version__}, {given.threads} threads; medians over {given.repeats} turns")
-    for name in given.work or WORK:
-        measure(name, given.rounds, given.repeats, given.stack)
+    args = options.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"torch {torch.__version__}, {args.threads} threads; medians over {args.repeats} turns")
+    for name in args.work or WORK:
+        measure(name, args.rounds, args.repeats, args.stack)
 
 
 if __name__ == "__main__":

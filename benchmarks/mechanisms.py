@@ -45,7 +45,7 @@ def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
     warnings.filterwarnings("ignore", message="Full backward hook")
     module, (x, y) = work.module(), work.data()
     optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)
-    made: Any = PrivacyEngine().make_private(
+    engine_parts: Any = PrivacyEngine().make_private(
         module=module,
         optimizer=optimizer,
         data_loader=DataLoader(TensorDataset(x, y), batch_size=work.batch_size),
@@ -55,8 +55,8 @@ def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
         grad_sample_mode=mode,
         poisson_sampling=False,
     )
-    private, optimizer = made[0], made[1]
-    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    private, optimizer = engine_parts[0], engine_parts[1]
+    criterion = engine_parts[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
     def step() -> None:
         optimizer.zero_grad()
@@ -68,7 +68,7 @@ def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
 
 def our_step(work: Workload) -> Callable[[], None]:
     """Return a step of DP-SGD as `Clients.grad` makes it for one client."""
-    problem, rows = classifier(work.module()), ClientExecutor("loop")
+    problem, executor = classifier(work.module()), ClientExecutor("loop")
     x, y = work.data()
     batch = Batch(x, y, torch.zeros_like(y), torch.ones(len(y)))
     batch = Batch(*(part.unsqueeze(0) for part in batch))
@@ -76,7 +76,7 @@ def our_step(work: Workload) -> Callable[[], None]:
     stream = np.random.default_rng(0)
 
     def step() -> None:
-        (total,) = rows.clipped_sums(problem.loss, 1, (state["x"],), batch, norm=CLIP)
+        (total,) = executor.clipped_sums(problem.loss, 1, (state["x"],), batch, norm=CLIP)
         noise = gaussian_noise(total, NOISE * CLIP, [stream])
         state["x"] = state["x"] - work.lr / work.batch_size * (total + noise)
 
@@ -91,10 +91,14 @@ def pruned_step(name: str, shape: tuple[int, ...], batch_size: int, alpha: float
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(1, batch_size, *shape, generator=generator)
     y = torch.randint(10, (1, batch_size), generator=generator)
-    batch, rows, full = Batch(inputs, y, y * 0, torch.ones(y.shape)), ClientExecutor("loop"), x.unsqueeze(0)
+    batch, executor, full = (
+        Batch(inputs, y, y * 0, torch.ones(y.shape)),
+        ClientExecutor("loop"),
+        x.unsqueeze(0),
+    )
 
     def step() -> None:
-        (small,) = rows.gradient(smaller.problem.loss, 1, (smaller.take(full),), batch)
+        (small,) = executor.gradient(smaller.problem.loss, 1, (smaller.take(full),), batch)
         smaller.put(small, full)
 
     return step

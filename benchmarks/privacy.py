@@ -59,7 +59,7 @@ LOCAL = {"placement": "local", "clip": 0.5}
 RANDOM, BALANCED = {"size": 10}, {"size": 10, "kind": "balanced"}
 
 
-def made(fields: Fields, seed: int = 0, **more: Any) -> Setup:
+def calibrated_run(fields: Fields, seed: int = 0, **more: Any) -> Setup:
     """Return a calibrated run."""
     return calibrated(prepare(read_spec({**fields, "seed": seed, **more})))
 
@@ -70,7 +70,7 @@ def multiplier(setup: Setup) -> float:
     return setup.privacy.noise_multiplier
 
 
-def joined(setup: Setup) -> tuple[float, int]:
+def rate_and_steps(setup: Setup) -> tuple[float, int]:
     """Return the smallest client's rate and the largest client's number of steps in the run."""
     counts, batch = setup.federation.counts(), setup.algorithm.batch_size
     largest, fewest = int(counts.max()), int(counts.min())
@@ -80,30 +80,35 @@ def joined(setup: Setup) -> tuple[float, int]:
 def noise() -> Iterator[tuple[str, str, str, str]]:
     """Yield a case, its noise multipliers or epsilons charged as everybody and as each client, and their ratio."""
     for epsilon in (30, 8, 2):
-        one = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
+        shared = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
         for name, cohort in (("random", RANDOM), ("balanced", BALANCED)):
-            own = multiplier(made(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
+            each = multiplier(calibrated_run(DIGITS, privacy={**LOCAL, "epsilon": epsilon}, cohort=cohort))
             yield (
                 f"z, local, 10 of 100, T 100, ε {epsilon}, {name} cohorts",
-                f"{one:.3g}",
-                f"{own:.3g}",
-                f"{one / own:.2f}",
+                f"{shared:.3g}",
+                f"{each:.3g}",
+                f"{shared / each:.2f}",
             )
     for seed in range(3):
-        setup = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "epsilon": 4})
-        rate, steps = joined(setup)
-        one, own = calibrate(4, DELTA, [Event(1.0, rate, steps)]), multiplier(setup)
-        yield f"z, records of 15 hospitals, ε 4, seed {seed}", f"{one:.3g}", f"{own:.3g}", f"{one / own:.2f}"
+        setup = calibrated_run(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "epsilon": 4})
+        rate, steps = rate_and_steps(setup)
+        shared, each = calibrate(4, DELTA, [Event(1.0, rate, steps)]), multiplier(setup)
+        yield (
+            f"z, records of 15 hospitals, ε 4, seed {seed}",
+            f"{shared:.3g}",
+            f"{each:.3g}",
+            f"{shared / each:.2f}",
+        )
         spent = account([Event(1.0, rate, steps)], DELTA).epsilon
-        loud = made(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "noise_multiplier": 1.0})
+        loud = calibrated_run(CANCER, seed, privacy={"unit": "record", "clip": 0.5, "noise_multiplier": 1.0})
         began = time.perf_counter()
         assert loud.privacy is not None
         report = dry_run(loud, everybody=True).ledger.report(DELTA, noise_multiplier=1.0)
         seconds = time.perf_counter() - began
         brute = max(_of_client(loud, int(n)) for n in loud.federation.counts())
         assert abs(report["epsilon_total"] / brute - 1) < 1e-9, "the maximum over clients, by brute force"
-        found = report["epsilon_total"]
-        yield f"ε at z 1, the same ({seconds:.2f} s)", f"{spent:.4g}", f"{found:.4g}", f"{spent / found:.2f}"
+        exact = report["epsilon_total"]
+        yield f"ε at z 1, the same ({seconds:.2f} s)", f"{spent:.4g}", f"{exact:.4g}", f"{spent / exact:.2f}"
     public, secret = (
         gaussian_epsilon(4 / 10, DELTA),
         account([Event(4.0, 0.1, 100, "without-replacement")], DELTA),
@@ -120,25 +125,25 @@ def _of_client(setup: Setup, samples: int) -> float:
 def accuracy(seeds: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield a case, its accuracy with the noise of everybody and with that of each client, and the difference."""
     for epsilon in (30, 8):
-        one = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
+        shared = calibrate(epsilon, DELTA, [Event(1.0, 1.0, 100)])
         before = [
-            _accuracy(DIGITS, seed, {**LOCAL, "noise_multiplier": one}, cohort=RANDOM)
+            _accuracy(DIGITS, seed, {**LOCAL, "noise_multiplier": shared}, cohort=RANDOM)
             for seed in range(seeds)
         ]
         for name, cohort in (("random", RANDOM), ("balanced", BALANCED)):
             after = [
                 _accuracy(DIGITS, seed, {**LOCAL, "epsilon": epsilon}, cohort=cohort) for seed in range(seeds)
             ]
-            yield f"digits, local, ε {epsilon}, {name} cohorts", *_compared(before, after)
+            yield f"digits, local, ε {epsilon}, {name} cohorts", *_difference_row(before, after)
     record = {"unit": "record", "clip": 0.5}
     for name, more in (("shared noise", {}), ("noise per client", {"noise": "per_client"})):
         before, after = [], []
         for seed in range(seeds):
-            setup = made(CANCER, seed, privacy={**record, "epsilon": 4})
-            one = calibrate(4, DELTA, [Event(1.0, *joined(setup))])
-            before.append(_accuracy(CANCER, seed, {**record, "noise_multiplier": one}))
+            setup = calibrated_run(CANCER, seed, privacy={**record, "epsilon": 4})
+            shared = calibrate(4, DELTA, [Event(1.0, *rate_and_steps(setup))])
+            before.append(_accuracy(CANCER, seed, {**record, "noise_multiplier": shared}))
             after.append(_accuracy(CANCER, seed, {**record, "epsilon": 4, **more}))
-        yield f"breast cancer, records of 15 hospitals, ε 4, {name}", *_compared(before, after)
+        yield f"breast cancer, records of 15 hospitals, ε 4, {name}", *_difference_row(before, after)
 
 
 def _accuracy(fields: Fields, seed: int, privacy: Fields, **more: Any) -> float:
@@ -146,7 +151,7 @@ def _accuracy(fields: Fields, seed: int, privacy: Fields, **more: Any) -> float:
     return float(simulate(setup)["metrics"]["accuracy"])
 
 
-def _compared(before: list[float], after: list[float]) -> tuple[str, str, str]:
+def _difference_row(before: list[float], after: list[float]) -> tuple[str, str, str]:
     pairs = [new - old for old, new in zip(before, after, strict=True)]
     spread = statistics.stdev(pairs) if len(pairs) > 1 else 0.0
     return f"{np.mean(before):.3f}", f"{np.mean(after):.3f}", f"{np.mean(pairs):+.3f} ± {spread:.3f}"
@@ -163,13 +168,13 @@ def audit(seeds: int) -> Iterator[tuple[str, str, str, str]]:
             order = np.argsort(generator.standard_normal(1000) + mu * inside)
             correct = int((~inside[order[:50]]).sum() + inside[order[-50:]].sum())
             bounds.append(
-                [one(correct, 100, 1000, DELTA) for one in (one_run_epsilon, one_run_gaussian_epsilon)]
+                [bound(correct, 100, 1000, DELTA) for bound in (one_run_epsilon, one_run_gaussian_epsilon)]
             )
-        one, other = np.mean(bounds, axis=0)
+        by_epsilon, by_curve = np.mean(bounds, axis=0)
         yield (
             f"true ε {epsilon}, bounds by (ε, δ) and by the trade-off curve",
-            f"{one:.2f}",
-            f"{other:.2f}",
+            f"{by_epsilon:.2f}",
+            f"{by_curve:.2f}",
             "",
         )
 
@@ -197,15 +202,15 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.privacy", description=__doc__)
     options.add_argument("what", nargs="*", choices=["noise", "accuracy", "audit", []], help="default: all")
     options.add_argument("--seeds", type=int, default=3, help="of the accuracies, a tenth of the audits")
-    given = options.parse_args()
+    args = options.parse_args()
     print("| case | charged as everybody | as each client | |\n| :--- | ---: | ---: | ---: |")
     tables = {
         "noise": noise,
-        "accuracy": partial(accuracy, given.seeds),
-        "audit": partial(audit, given.seeds),
+        "accuracy": partial(accuracy, args.seeds),
+        "audit": partial(audit, args.seeds),
     }
     for name, rows in tables.items():
-        for row in rows() if not given.what or name in given.what else ():
+        for row in rows() if not args.what or name in args.what else ():
             print(f"| {' | '.join(row)} |", flush=True)
 
 

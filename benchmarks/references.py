@@ -37,10 +37,10 @@ class HandBatched:
         first = torch.arange(work.clients)[:, None] * work.samples
         for _ in range(work.local_epochs):
             order = torch.rand(work.clients, work.samples).argsort(1) + first
-            for taken in order.split(work.batch_size, 1):
-                x, y = self.x[taken], self.y[taken]
+            for places in order.split(work.batch_size, 1):
+                x, y = self.x[places], self.y[places]
                 error = torch.baddbmm(bias, x, weight).softmax(-1) - functional.one_hot(y, work.classes)
-                error *= work.lr / taken.shape[1]
+                error *= work.lr / places.shape[1]
                 weight.baddbmm_(x.transpose(1, 2), error, alpha=-1)
                 bias -= error.sum(1, keepdim=True)
         self.weight, self.bias = weight.mean(0), bias.mean(0)
@@ -96,9 +96,9 @@ class PlainLoop:
             module.load_state_dict(self.state)
             for _ in range(work.local_epochs):
                 order = torch.randperm(work.samples) + client * work.samples
-                for taken in order.split(work.batch_size):
+                for places in order.split(work.batch_size):
                     optimizer.zero_grad()
-                    functional.cross_entropy(module(self.x[taken]), self.y[taken]).backward()
+                    functional.cross_entropy(module(self.x[places]), self.y[places]).backward()
                     optimizer.step()
             trained = module.state_dict()
             if self.clip is None:

@@ -100,20 +100,20 @@ def main() -> None:
     options.add_argument("folder", type=Path, help="another checkout")
     options.add_argument("algorithms", nargs="*", help="default: all that both have")
     options.add_argument("--turns", type=int, default=13)
-    given = options.parse_args()
-    ours, theirs = Checkout(HERE), Checkout(given.folder.resolve())
-    known = [name for name in ours.algorithms if name in theirs.algorithms]
-    for name in given.algorithms or known:
+    args = options.parse_args()
+    ours, theirs = Checkout(HERE), Checkout(args.folder.resolve())
+    common = [name for name in ours.algorithms if name in theirs.algorithms]
+    for name in args.algorithms or common:
         spec = task(name, *ours.algorithms[name])
-        for one in (ours, theirs):
-            one.ask(spec)
-            one.time(WARM)
+        for checkout in (ours, theirs):
+            checkout.ask(spec)
+            checkout.time(WARM)
         rounds = max(1, int(SECONDS / theirs.time(3)))
         mine: list[float] = []
         other: list[float] = []
-        for turn in range(given.turns):
-            for one, times in ((ours, mine), (theirs, other))[:: 1 if turn % 2 else -1]:
-                times.append(one.time(rounds))
+        for turn in range(args.turns):
+            for checkout, times in ((ours, mine), (theirs, other))[:: 1 if turn % 2 else -1]:
+                times.append(checkout.time(rounds))
         ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
         middle = statistics.median(ratios)

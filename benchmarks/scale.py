@@ -27,7 +27,7 @@ import torch
 
 from algorithms.centralized.scaffold import Scaffold
 from benchmarks.limit import WORK, ready
-from benchmarks.speed import MEGABYTE, Remote, Round, compare, interleaved
+from benchmarks.speed import MEGABYTE, Remote, Round, compare, time_in_turns
 from benchmarks.sweeps import SUITES, suite
 from benchmarks.workloads import W2, Ours, Workload
 from datasets.federation import Batch
@@ -71,7 +71,7 @@ def population(options: argparse.Namespace) -> None:
             f"of {total:,} clients": Remote(partial(_ours, replace(SMALL, clients=total), settings))
             for total in options.populations
         }
-        compare(interleaved(dict(rounds), options.repeats, options.rounds))
+        compare(time_in_turns(dict(rounds), options.repeats, options.rounds))
         for total, (label, candidate) in zip(options.populations, rounds.items(), strict=True):
             data = total * SMALL.samples * SMALL.shape[0] * 4 / MEGABYTE
             print(
@@ -91,7 +91,7 @@ def stack(options: argparse.Namespace) -> None:
     for about, content in (ladder, WORK["w2"], WORK["w5"], WORK["w6"]):
         print(f"{about}; a run's round, in stacks", flush=True)
         candidates = {f"of {size}": ready(content, size).step for size in options.stacks}
-        seconds = interleaved(candidates, options.repeats, options.rounds)
+        seconds = time_in_turns(candidates, options.repeats, options.rounds)
         sizes = zip(seconds.items(), options.stacks, strict=True)
         compare({label: [value / size for value in values] for (label, values), size in sizes})
 
@@ -111,7 +111,7 @@ def blocks(options: argparse.Namespace) -> None:
         candidates = {name: Simulation.from_setup(setup, in_parts=way).step for name, way in ways.items()}
         parameters = sum(value.numel() for value in setup.start.values())
         print(f"{clients} clients, hidden {hidden}, {parameters:,} parameters, 10 steps of 32", flush=True)
-        compare(interleaved(candidates, options.repeats, options.rounds))
+        compare(time_in_turns(candidates, options.repeats, options.rounds))
 
 
 def images(options: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def images(options: argparse.Namespace) -> None:
         ("fedreco_cnn", (1, 28, 28)),
         ("fedsgda_cnn", (3, 32, 32)),
     ):
-        problem, rows, samples = classifier(models.build(name, shape, 10)), ClientExecutor("loop"), 10_000
+        problem, executor, samples = classifier(models.build(name, shape, 10)), ClientExecutor("loop"), 10_000
         labels = torch.randint(0, 10, (samples,))
         pool = Batch(torch.randn(samples, *shape), labels, torch.zeros_like(labels), torch.ones(samples))
         x, seconds = problem.init(torch.Generator())["x"][None], []
@@ -130,7 +130,7 @@ def images(options: argparse.Namespace) -> None:
             began, places = time.perf_counter(), torch.randint(0, samples, (1, 48))
             batch = pool.at(places)
             gathered = time.perf_counter()
-            rows.gradient(problem.loss, 1, [x], batch)
+            executor.gradient(problem.loss, 1, [x], batch)
             seconds.append((gathered - began, time.perf_counter() - gathered))
         gather, gradient = map(statistics.median, zip(*seconds, strict=True))
         print(f"  {name:<14} gathering 48 images {1e3 * gather:6.2f} ms, gradient {1e3 * gradient:6.1f} ms")
@@ -144,10 +144,10 @@ def workers(options: argparse.Namespace) -> None:
     for _ in range(options.repeats):
         for jobs, way in ways.items():
             seconds[jobs].append(way())
-    ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
+    ratios = [alone / together for alone, together in zip(*seconds.values(), strict=True)]
     for jobs, values in seconds.items():
         print(f"  {counted(jobs, 'worker'):<42} {statistics.median(values):10.1f} s", flush=True)
-    print(f"  {'one to two':<42} {statistics.median(ratios):10.2f}", flush=True)
+    print(f"  {'one to together':<42} {statistics.median(ratios):10.2f}", flush=True)
 
 
 def store(options: argparse.Namespace) -> None:
@@ -168,22 +168,24 @@ def store(options: argparse.Namespace) -> None:
 def finished_runs(folder: Path, runs: int, seeds: int) -> None:
     """Fill a results folder with a suite of finished runs: one real run under other step sizes and seeds."""
     done = run(RUN, folder)
-    made = Store(folder)
-    original = made.folder(str(done.id))
+    store = Store(folder)
+    original = store.folder(str(done.id))
     spec, cells = dict(done.spec), []
     with mock.patch("os.fsync"):  # the disk is not what is measured
         for number in range(runs):
-            own = {**spec, "seed": number % seeds}
-            own["algorithm"] = {**spec["algorithm"], "lr": 0.0005 + 0.001 * (number // seeds)}
-            id = run_id(own, done.digest, done.versions)
-            copy = made.folder(id)
+            copied_spec = {**spec, "seed": number % seeds}
+            copied_spec["algorithm"] = {**spec["algorithm"], "lr": 0.0005 + 0.001 * (number // seeds)}
+            id = run_id(copied_spec, done.digest, done.versions)
+            copy = store.folder(id)
             copy.path.mkdir(exist_ok=True)
-            known = {"digest": done.digest, "versions": done.versions}
-            copy.start({"id": id, "spec": own, "source": done.source, **known, "held": done.held})
+            provenance = {"digest": done.digest, "versions": done.versions}
+            copy.start(
+                {"id": id, "spec": copied_spec, "source": done.source, **provenance, "held": done.held}
+            )
             shutil.copy(original.path / "rounds.jsonl", copy.path)
             copy.finish(done.final)
-            cells.append({"id": id, "spec": own, "reason": None, **known})
-        made.write_suite("copies", {"suite": "copies", "profile": "", "title": "copies", "cells": cells})
+            cells.append({"id": id, "spec": copied_spec, "reason": None, **provenance})
+        store.write_suite("copies", {"suite": "copies", "profile": "", "title": "copies", "cells": cells})
 
 
 def _seconds(arguments: list[str]) -> float:

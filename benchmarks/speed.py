@@ -65,13 +65,13 @@ class Remote:
 
 def _serve(make: Candidate, line: Connection) -> None:
     run: Any = make()
-    while (asked := line.recv()) != "end":
-        line.send(run() if asked == "round" else run.vector())
+    while (request := line.recv()) != "end":
+        line.send(run() if request == "round" else run.vector())
     # Linux counts in units of 1024 bytes.
     line.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def interleaved(candidates: Mapping[str, Round], repeats: int, rounds: int) -> dict[str, list[float]]:
+def time_in_turns(candidates: Mapping[str, Round], repeats: int, rounds: int) -> dict[str, list[float]]:
     """Time the candidates in turns, so that whatever else the machine does meets all of them alike.
 
     Parameters
@@ -111,24 +111,24 @@ def compare(seconds: dict[str, list[float]]) -> None:
 
 def w2(options: argparse.Namespace) -> None:
     """Softmax regression over 100 clients: our vectorized round against a hand-batched loop."""
-    work = scaled(W2, options)
+    work = scale_workload(W2, options)
     title("W2: softmax regression 105 -> 2, batch 32, 5 epochs", work, "target: ratio at most 1.0")
     hand, ours = partial(HandBatched, work), partial(Ours, work, "vmap")
-    made: dict[str, Candidate] = {
+    makers: dict[str, Candidate] = {
         "hand-batched, freed memory kept as ours": partial(
-            _prepared, hand, options.threads, keep_freed_memory
+            _make_prepared, hand, options.threads, keep_freed_memory
         ),
-        "hand-batched, closed-form gradient": partial(_prepared, hand, options.threads),
-        "fedfrontier": partial(_prepared, ours, options.threads),
+        "hand-batched, closed-form gradient": partial(_make_prepared, hand, options.threads),
+        "fedfrontier": partial(_make_prepared, ours, options.threads),
     }
-    candidates = {name: Remote(make) for name, make in made.items()}
-    compare(interleaved(candidates, options.repeats or 15, options.rounds or 3))
+    candidates = {name: Remote(make) for name, make in makers.items()}
+    compare(time_in_turns(candidates, options.repeats or 15, options.rounds or 3))
     for candidate in candidates.values():
         candidate.close()
 
 
-def _prepared(make: Candidate, threads: int, *before: Callable[[], object]) -> Round:
-    """Make a candidate in this process, with a number of threads and what is to be done first."""
+def _make_prepared(make: Candidate, threads: int, *before: Callable[[], object]) -> Round:
+    """Make a candidate in this process, after setting threads and calling a preparation."""
     torch.set_num_threads(threads)
     for do in before:
         do()
@@ -137,14 +137,14 @@ def _prepared(make: Candidate, threads: int, *before: Callable[[], object]) -> R
 
 def w1(options: argparse.Namespace) -> None:
     """Two-layer CNN over 50 clients: our loop on two threads against a plain PyTorch loop on two threads."""
-    work = scaled(W1, options)
+    work = scale_workload(W1, options)
     title("W1: CNN on 28x28, batch 48, 1 epoch", work, "targets: ratio at most 1.05, ours below 1200 MB")
     candidates = {
         "plain PyTorch loop, two threads": Remote(partial(PlainLoop, work, 2)),
         "fedfrontier, two threads": Remote(partial(Ours, work, "loop", 2)),
         "fedfrontier, two threads, bfloat16": Remote(partial(Ours, work, "loop", 2, computes=torch.bfloat16)),
     }
-    compare(interleaved(candidates, options.repeats or 3, options.rounds or 1))
+    compare(time_in_turns(candidates, options.repeats or 3, options.rounds or 1))
     for name, candidate in candidates.items():
         print(f"  {name:<42} {candidate.close() / MEGABYTE:10.0f} MB at most")
 
@@ -160,11 +160,11 @@ def population(options: argparse.Namespace) -> None:
         f"cohort 50 of {total:,}": Ours(replace(work, clients=total), "vmap", cohort=50)
         for total in (100, 1_000, 10_000)
     }
-    compare(interleaved(totals, options.repeats or 15, options.rounds or 10))
+    compare(time_in_turns(totals, options.repeats or 15, options.rounds or 10))
     title("Cohort: the same, vectorized, in 1,000 clients", work, "target: at most linear", clients="1,000")
     several = replace(work, clients=1_000)
     cohorts = {f"cohort {size} of 1,000": Ours(several, "vmap", cohort=size) for size in (50, 100, 200)}
-    compare(interleaved(cohorts, options.repeats or 15, options.rounds or 10))
+    compare(time_in_turns(cohorts, options.repeats or 15, options.rounds or 10))
 
 
 def w3(options: argparse.Namespace) -> None:
@@ -173,7 +173,7 @@ def w3(options: argparse.Namespace) -> None:
     title("W3: DP-SGD on FedSGDA's CNN, one step of 50, one thread", W3, "target: below every mode of Opacus")
     candidates = {f"Opacus, {mode}": opacus_step(W3, mode) for mode in MODES}
     candidates |= {"fedfrontier": our_step(W3), "SGD without privacy": plain_step(W3)}
-    compare(interleaved(candidates, options.repeats or 15, options.rounds or 10))
+    compare(time_in_turns(candidates, options.repeats or 15, options.rounds or 10))
 
 
 def channel(options: argparse.Namespace) -> None:
@@ -184,7 +184,7 @@ def channel(options: argparse.Namespace) -> None:
         "nothing but counting": Remote(partial(Ours, work, "loop", 2)),
         "clip, noise, top-k": Remote(partial(Ours, work, "loop", 2, privacy=LOCAL, compression=TENTH)),
     }
-    compare(interleaved(candidates, options.repeats or 5, options.rounds or 1))
+    compare(time_in_turns(candidates, options.repeats or 5, options.rounds or 1))
     for candidate in candidates.values():
         candidate.close()
 
@@ -193,19 +193,22 @@ def personalized(options: argparse.Namespace) -> None:
     """Time a round of each personalized algorithm beside local training, at two passes over the data."""
     torch.set_num_threads(1)
     algorithms.load()
-    work = scaled(FAMILY, options)
+    work = scale_workload(FAMILY, options)
     title("Personalized family: FedReCo's CNN, batch 48, two passes, one thread", work, "FedReCo at most 2.2")
-    one, two = {"local_epochs": 1}, {"local_epochs": 2}  # of those that go over the data once for the head
+    one_pass, two_passes = (
+        {"local_epochs": 1},
+        {"local_epochs": 2},
+    )  # of those that go over the data once for the head
     settings: dict[str, dict[str, Any]] = {
-        **{name: two for name in ("local", "fedavg", "fedper", "fedbabu", "ditto", "apfl", "fedcr")},
-        **{name: one for name in ("fedrep", "fedpac", "fedreco", "fedreco_pvr", "per_fedavg")},
-        "pfedme": {**one, "inner_steps": 2},
+        **{name: two_passes for name in ("local", "fedavg", "fedper", "fedbabu", "ditto", "apfl", "fedcr")},
+        **{name: one_pass for name in ("fedrep", "fedpac", "fedreco", "fedreco_pvr", "per_fedavg")},
+        "pfedme": {**one_pass, "inner_steps": 2},
     }
     candidates: dict[str, Round] = {}
-    for name, own in settings.items():
-        algorithm = ALGORITHMS[name](batch_size=work.batch_size, **{"grad_clip": 10.0, **own})
+    for name, options_of in settings.items():
+        algorithm = ALGORITHMS[name](batch_size=work.batch_size, **{"grad_clip": 10.0, **options_of})
         candidates[name] = Ours(work, "loop", algorithm=algorithm)
-    compare(interleaved(candidates, options.repeats or 5, options.rounds or 1))
+    compare(time_in_turns(candidates, options.repeats or 5, options.rounds or 1))
 
 
 def pruning(options: argparse.Namespace) -> None:
@@ -215,10 +218,10 @@ def pruning(options: argparse.Namespace) -> None:
         print(f"Pruning: {name} on {shape}, one gradient of 32 samples, one thread", flush=True)
         alphas = (0.0, 0.25, 0.5, 0.75)
         candidates = {f"alpha {alpha}": pruned_step(name, shape, 32, alpha) for alpha in alphas}
-        compare(interleaved(candidates, options.repeats or 9, options.rounds or 3))
+        compare(time_in_turns(candidates, options.repeats or 9, options.rounds or 3))
 
 
-def scaled(work: Workload, options: argparse.Namespace) -> Workload:
+def scale_workload(work: Workload, options: argparse.Namespace) -> Workload:
     """Return the workload with as many clients as asked for."""
     return replace(work, clients=options.clients or work.clients)
 

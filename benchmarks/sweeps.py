@@ -103,7 +103,7 @@ def suite(name: str, stack: str, jobs: int, checkout: Path | None = None) -> flo
         return time.perf_counter() - began
 
 
-def plain(runs: int, asked: int, jobs: int) -> float:
+def plain(runs: int, requested: int, jobs: int) -> float:
     """Return the seconds that a plain script would take for the runs asked for, from some that are made."""
     torch.set_num_threads(1)
     data = load("adult")
@@ -118,11 +118,11 @@ def plain(runs: int, asked: int, jobs: int) -> float:
         for number in range(ROUNDS):
             start = nn.utils.parameters_to_vector(model.parameters()).detach()
             moves = []
-            for mine in train:
+            for places in train:
                 nn.utils.vector_to_parameters(start, model.parameters())
                 optimizer = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
                 for _ in range(STEPS):
-                    batch = mine[torch.randint(len(mine), (BATCH,))]
+                    batch = places[torch.randint(len(places), (BATCH,))]
                     optimizer.zero_grad()
                     nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
                     optimizer.step()
@@ -132,7 +132,7 @@ def plain(runs: int, asked: int, jobs: int) -> float:
             nn.utils.vector_to_parameters(start + torch.stack(moves).mean(0), model.parameters())
             if number % 10 == 9:
                 (model(x[test]).argmax(1) == y[test]).float().mean()
-    return (time.perf_counter() - began) / runs * asked / jobs
+    return (time.perf_counter() - began) / runs * requested / jobs
 
 
 def main() -> None:
@@ -143,25 +143,25 @@ def main() -> None:
     options.add_argument("--brief", action="store_true", help="only the sweeps with runs side by side")
     options.add_argument("--repeats", type=int, default=3, help="turns")
     options.add_argument("--jobs", type=int, default=2, help="worker processes")
-    given = options.parse_args()
-    for name in given.work or ("ladder", "bilevel", "tuned"):
+    args = options.parse_args()
+    for name in args.work or ("ladder", "bilevel", "tuned"):
         runs = RUNS[name]
-        print(f"{name}: {runs} runs, {given.jobs} workers, median of {given.repeats} turns")
+        print(f"{name}: {runs} runs, {args.jobs} workers, median of {args.repeats} turns")
         ways: dict[str, Callable[[], float]] = {
-            "fedfrontier, side by side": partial(suite, name, "auto", given.jobs),
+            "fedfrontier, side by side": partial(suite, name, "auto", args.jobs),
         }
-        if given.beside is not None:
-            ways[f"the checkout in {given.beside.name}"] = partial(
-                suite, name, "auto", given.jobs, given.beside.resolve()
+        if args.beside is not None:
+            ways[f"the checkout in {args.beside.name}"] = partial(
+                suite, name, "auto", args.jobs, args.beside.resolve()
             )
-        if not given.brief:
-            ways["fedfrontier, one by one"] = partial(suite, name, "off", given.jobs)
+        if not args.brief:
+            ways["fedfrontier, one by one"] = partial(suite, name, "off", args.jobs)
             ways["fedfrontier, one by one, one worker"] = partial(suite, name, "off", 1)
-        if name == "ladder" and not given.brief:
-            ways[f"plain script, from 5 runs, on {given.jobs} cores"] = partial(plain, 5, runs, given.jobs)
+        if name == "ladder" and not args.brief:
+            ways[f"plain script, from 5 runs, on {args.jobs} cores"] = partial(plain, 5, runs, args.jobs)
             ways["plain script, one after another"] = partial(plain, 5, runs, 1)
         seconds: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(given.repeats):
+        for _ in range(args.repeats):
             for way, measure in ways.items():
                 seconds[way].append(measure())
         first = seconds["fedfrontier, side by side"]

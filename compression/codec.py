@@ -202,12 +202,12 @@ class Codec:
         if kept is None and shared is None:
             decoded = self.values.round_trip(flat, generators)
             return Coded(decoded.reshape(rows.shape), self._sizes(n, flat).reshape(lead))
-        own = None if kept is None else kept.expand(rows.shape).reshape(messages, n)
+        selected = None if kept is None else kept.expand(rows.shape).reshape(messages, n)
         public = None if shared is None else shared.expand(rows.shape).reshape(messages, n)
-        sent = _both(own, public)
+        sent = _intersection(selected, public)
         counts = row_counts(sent)
         sizes = self._value_bytes(counts)
-        if own is not None:
+        if selected is not None:
             sizes = sizes + position_bytes(sent, public, counts)
         decoded = self._round_trip_sent(flat, sent, counts, generators)
         return Coded(decoded.reshape(rows.shape), sizes.reshape(lead))
@@ -253,8 +253,10 @@ class Codec:
         decoded = torch.zeros_like(flat)
         for count in distinct:
             members = (counts == count).nonzero().squeeze(1)
-            own = None if generators is None else [generators[i] for i in members.tolist()]
-            decoded[members] = self._round_trip_sent(flat[members], sent[members], counts[members], own)
+            own_generators = None if generators is None else [generators[i] for i in members.tolist()]
+            decoded[members] = self._round_trip_sent(
+                flat[members], sent[members], counts[members], own_generators
+            )
         return decoded
 
     def _parted(self, data: bytes, n: int) -> tuple[Tensor, bytes]:
@@ -263,17 +265,17 @@ class Codec:
 
     def _read_values(self, data: bytes, count: int, dtype: torch.dtype) -> Tensor:
         if len(data) != self._value_bytes(count):
-            wanted = self._value_bytes(count)
+            expected = self._value_bytes(count)
             raise CompressionError(
-                f"{count} values of codec {self.name!r} take {wanted} bytes; got {len(data)}"
+                f"{count} values of codec {self.name!r} take {expected} bytes; got {len(data)}"
             )
         return self.values.unpack(data, count, dtype)
 
 
-def _both(own: Tensor | None, public: Tensor | None) -> Tensor:
-    if own is not None and public is not None:
-        return own & public
-    chosen = public if own is None else own
+def _intersection(kept: Tensor | None, public: Tensor | None) -> Tensor:
+    if kept is not None and public is not None:
+        return kept & public
+    chosen = public if kept is None else kept
     assert chosen is not None
     return chosen
 

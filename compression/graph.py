@@ -40,7 +40,7 @@ class _Tracer(fx.Tracer):
     """A tracer that does not look into layers, derived ones included."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module stays one call."""
+        """Return whether a module stays one call."""
         return isinstance(m, _LAYERS) or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -122,7 +122,7 @@ def _follow(start: fx.Node, layers: Collection[str]) -> tuple[str | None, list[f
 
 
 def _about_content(nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """Leave out what only asks for, or only is, the shape of a tensor."""
+    """Leave out nodes that only ask for the shape of a tensor, or hold one."""
     return [node for node in nodes if not _is_shape(node)]
 
 
@@ -152,11 +152,11 @@ def _group(
         name = f"{owner}.{leaf}"
         return [Part(name, offsets[name], tuple(parameter.shape), dim, indices, role)]
 
-    found = parts(layer, "weight", 0, block, "incoming") + parts(layer, "bias", 0, block, "own")
+    affected = parts(layer, "weight", 0, block, "incoming") + parts(layer, "bias", 0, block, "own")
     for name in norms:
-        found += parts(name, "weight", 0, block, "own") + parts(name, "bias", 0, block, "own")
-    found += parts(reader, "weight", 1, block * inputs // width, "outgoing")
-    return UnitGroup(layer, width // block, tuple(found), tuple(norms))
+        affected += parts(name, "weight", 0, block, "own") + parts(name, "bias", 0, block, "own")
+    affected += parts(reader, "weight", 1, block * inputs // width, "outgoing")
+    return UnitGroup(layer, width // block, tuple(affected), tuple(norms))
 
 
 def _norms(module: nn.Module, layer: str, between: Sequence[fx.Node]) -> dict[str, nn.GroupNorm]:

@@ -95,14 +95,10 @@ def reconfigured(
         )
     if not bool(importance.any()):
         return kept
-    time, candidate = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(kept)
-    for start, stop, each in layers:
-        time[start:stop] = each
-        mine = kept[start:stop]
-        stay = kept_count(int(mine.sum()), removable)
-        ranked = x[start:stop].abs().masked_fill(~mine, -1).argsort(descending=True, stable=True)
-        candidate[start:stop] = True
-        candidate[start + ranked[:stay]] = False
+    time = torch.zeros_like(x, dtype=torch.float64)
+    for start, stop, layer_time in layers:
+        time[start:stop] = layer_time
+    candidate = _candidates(x, kept, layers, removable)
     chosen, gain = ~candidate, importance.double()
     places = candidate.nonzero()[:, 0]
     places = places[(gain[places] / time[places]).argsort(descending=True, stable=True)]
@@ -114,3 +110,15 @@ def reconfigured(
     room = int(most * prunable) - int((chosen & (time > 0)).sum())
     chosen[places[: max(0, min(count, room))]] = True
     return chosen
+
+
+def _candidates(x: Tensor, kept: Tensor, layers: Sequence[Layer], removable: float) -> Tensor:
+    """Return which parameters may go or come back: all of the layers except the largest kept ones, ``(P,)``."""
+    candidate = torch.zeros_like(kept)
+    for start, stop, _ in layers:
+        mask = kept[start:stop]
+        stay = kept_count(int(mask.sum()), removable)
+        ranked = x[start:stop].abs().masked_fill(~mask, -1).argsort(descending=True, stable=True)
+        candidate[start:stop] = True
+        candidate[start + ranked[:stay]] = False
+    return candidate

@@ -72,14 +72,14 @@ class Factors:
         """
         if rank < 1:
             raise CompressionError(f"the rank of a factor must be at least 1; got {rank}")
-        found, offset = [], 0
+        matrices, offset = [], 0
         for shape in shapes:
             count = math.prod(shape)
             rows, columns = (shape[0], count // max(1, shape[0])) if len(shape) > 1 else (0, 0)
             if rank * (rows + columns) < rows * columns:
-                found.append(Matrix(offset, rows, columns))
+                matrices.append(Matrix(offset, rows, columns))
             offset += count
-        return cls(offset, rank, tuple(found))
+        return cls(offset, rank, tuple(matrices))
 
     @property
     def left_size(self) -> int:
@@ -111,7 +111,7 @@ class Factors:
             pairs = zip(self.matrices, self._split(factor, self._columns), strict=True)
             return [matrix.of(vector) @ q for matrix, q in pairs]
 
-        return _each(product, self.left_size, vectors, right)
+        return _map_rows(product, self.left_size, vectors, right)
 
     def right(self, vectors: Tensor, left: Tensor) -> Tensor:
         """Return ``M^T P`` of every matrix, ``(..., right_size)``, for left factors ``(..., left_size)``."""
@@ -120,7 +120,7 @@ class Factors:
             pairs = zip(self.matrices, self._split(factor, self._rows), strict=True)
             return [matrix.of(vector).T @ p for matrix, p in pairs]
 
-        return _each(product, self.right_size, vectors, left)
+        return _map_rows(product, self.right_size, vectors, left)
 
     def left_basis(self, left: Tensor) -> Tensor:
         """Return left factors with orthonormal columns of the same span."""
@@ -145,7 +145,7 @@ class Factors:
                 matrix.of(whole).copy_(p @ q.T)
             return [whole]
 
-        return _each(vector, self.size, left, right, rest)
+        return _map_rows(vector, self.size, left, right, rest)
 
     def revived(self, right: Tensor, fresh: Tensor) -> Tensor:
         """Replace columns of right factors that are zero or not finite, from which no iteration starts.
@@ -189,10 +189,10 @@ class Factors:
         def basis(row: Tensor) -> list[Tensor]:
             return [torch.linalg.qr(factor).Q for factor in self._split(row, lengths)]
 
-        return _each(basis, rows.shape[-1], rows)
+        return _map_rows(basis, rows.shape[-1], rows)
 
 
-def _each(make: Callable[..., list[Tensor]], size: int, *stacks: Tensor) -> Tensor:
+def _map_rows(make: Callable[..., list[Tensor]], size: int, *stacks: Tensor) -> Tensor:
     """Apply a function of single rows to stacks of rows ``(..., k)``; it returns the pieces of a row of a size.
 
     Products of several matrices at once would be rounded differently from products one by one.
@@ -200,6 +200,6 @@ def _each(make: Callable[..., list[Tensor]], size: int, *stacks: Tensor) -> Tens
     lead = torch.broadcast_shapes(*(stack.shape[:-1] for stack in stacks))
     flat = [stack.expand(*lead, stack.shape[-1]).reshape(lead.numel(), stack.shape[-1]) for stack in stacks]
     empty = stacks[0].new_empty(0)
-    made = [torch.cat([empty, *map(torch.flatten, make(*rows))]) for rows in zip(*flat, strict=True)]
-    whole = torch.stack(made) if made else empty
+    pieces = [torch.cat([empty, *map(torch.flatten, make(*rows))]) for rows in zip(*flat, strict=True)]
+    whole = torch.stack(pieces) if pieces else empty
     return whole.view(*lead, size)

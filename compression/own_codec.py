@@ -74,8 +74,10 @@ def codec(cls: Own) -> Own:
     name = getattr(cls, "name", "")
     if not NAME.fullmatch(name):
         raise CompressionError(f"invalid codec name {name!r}; use letters, digits, '-', '_' and '.'")
-    known = CODECS.get(name)
-    if known is not None and not (isinstance(known, WrittenCodec) and known.defined.__module__ == "__main__"):
+    registered = CODECS.get(name)
+    if registered is not None and not (
+        isinstance(registered, WrittenCodec) and registered.defined.__module__ == "__main__"
+    ):
         raise CompressionError(f"two codecs are called {name!r}")
     _check(cls)
     CODECS[name] = WrittenCodec(name, _Values(cls()))
@@ -101,14 +103,14 @@ class _Values:
         return False
 
     def size(self, count: int) -> int:
-        """Return how many bytes so many entries take at most."""
+        """Return the largest number of bytes that this number of entries takes."""
         return self.own.size(count)
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return what the receiver reads, for rows ``(R, m)``."""
         chances = [None] * len(values) if generators is None else generators
         pairs = zip(values, chances, strict=True)
-        rows = [self.unpack(self.pack(row, one), len(row), values.dtype) for row, one in pairs]
+        rows = [self.unpack(self.pack(row, generator), len(row), values.dtype) for row, generator in pairs]
         return torch.stack(rows).to(values.device) if rows else values
 
     def pack(self, values: Tensor, generator: torch.Generator | None) -> bytes:
@@ -129,10 +131,10 @@ class _Values:
         """Decode ``count`` entries into ``(m,)`` of the given type."""
         values = self.own.decode(data, count)
         if not isinstance(values, Tensor) or values.shape != (count,) or not values.is_floating_point():
-            given = (
+            description = (
                 (values.dtype, tuple(values.shape)) if isinstance(values, Tensor) else type(values).__name__
             )
-            raise CompressionError(f"decode must return {count} floating-point entries, given {given}")
+            raise CompressionError(f"decode must return {count} floating-point entries, given {description}")
         return values.to(dtype)
 
 
@@ -163,15 +165,17 @@ class WrittenCodec(Codec):
         """Encode and decode a stack of messages, one after the other; see `Codec.apply`."""
         lead, n = rows.shape[:-1], rows.shape[-1]
         flat = rows.reshape(-1, n)
-        own = None if kept is None else kept.expand(rows.shape).reshape(-1, n)
+        selected = None if kept is None else kept.expand(rows.shape).reshape(-1, n)
         public = None if shared is None else shared.expand(rows.shape).reshape(-1, n)
         decoded, sizes = torch.empty_like(flat), torch.zeros(len(flat), dtype=torch.int64)
         for place, row in enumerate(flat):
             generator = None if generators is None else generators[place]
-            mine, common = (None if mask is None else mask[place] for mask in (own, public))
-            data = self.encode(row, mine, generator, shared=common)
+            selection, shared_entries = (None if mask is None else mask[place] for mask in (selected, public))
+            data = self.encode(row, selection, generator, shared=shared_entries)
             sizes[place] = len(data)
-            decoded[place] = self.decode(data, n, sparse=mine is not None, shared=common, dtype=rows.dtype)
+            decoded[place] = self.decode(
+                data, n, sparse=selection is not None, shared=shared_entries, dtype=rows.dtype
+            )
         return Coded(decoded.reshape(rows.shape), sizes.to(rows.device).reshape(lead))
 
     def _value_bytes(self, count: Any) -> Any:
@@ -195,7 +199,9 @@ def _check(cls: type[OwnCodec]) -> None:
         for number, values in enumerate(messages):
             where = f"codec {cls.name!r}, {len(values)} entries: "
             try:
-                data, again, other = (_tried(one, values, number) for one in (first, first, _Values(cls())))
+                data, again, other = (
+                    _encode_seeded(writer, values, number) for writer in (first, first, _Values(cls()))
+                )
                 # Read by an object that has not written.
                 arrived = _Values(cls()).unpack(data, len(values), values.dtype)
                 repeated = _Values(cls()).unpack(data, len(values), values.dtype)
@@ -214,7 +220,7 @@ def _check(cls: type[OwnCodec]) -> None:
                 raise CompressionError(f"{where}what arrives has nothing to do with what was sent")
 
 
-def _tried(codec: _Values, values: Tensor, number: int) -> bytes:
+def _encode_seeded(codec: _Values, values: Tensor, number: int) -> bytes:
     """Encode a message with the generator of its number."""
     torch.manual_seed(torch.initial_seed() + 1)  # whoever draws from it gets other numbers each time
     return codec.pack(values, torch.Generator().manual_seed(number))

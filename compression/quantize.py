@@ -235,8 +235,8 @@ class Sign:
 
 def _uniform(row: Tensor, generator: torch.Generator) -> Tensor:
     """Draw one number in [0, 1) per entry, on the generator's device, and bring it to the row's."""
-    drawn = torch.rand(row.shape, generator=generator, device=generator.device, dtype=torch.float32)
-    return drawn.to(row.device)
+    uniform = torch.rand(row.shape, generator=generator, device=generator.device, dtype=torch.float32)
+    return uniform.to(row.device)
 
 
 def _scale_bytes(scale: Tensor) -> bytes:

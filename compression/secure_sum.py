@@ -83,7 +83,7 @@ def sum_bytes(clients: int, length: int, bits: int, protocol: Protocol) -> SumBy
     integers = packed_bytes(length, bits)
     if protocol == "ideal":
         return SumBytes(integers, 0)
-    known = neighbors(clients, protocol)
-    up = 2 * KEY + known * (NUMBER + SEALED) + integers + known * (NUMBER + SHARE)
-    down = known * (NUMBER + 2 * KEY) + known * (NUMBER + SEALED) + packed_bytes(known, 1)
+    partners = neighbors(clients, protocol)
+    up = 2 * KEY + partners * (NUMBER + SEALED) + integers + partners * (NUMBER + SHARE)
+    down = partners * (NUMBER + 2 * KEY) + partners * (NUMBER + SEALED) + packed_bytes(partners, 1)
     return SumBytes(up, down)

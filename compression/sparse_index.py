@@ -101,7 +101,7 @@ def read_positions(data: bytes, n: int, value_bytes: Callable[[int], int]) -> tu
 
 
 def positions_end(data: bytes, n: int) -> int:
-    """Return where header and positions end, from what they say themselves.
+    """Return where header and positions end, as they state themselves.
 
     Parameters
     ----------

@@ -229,6 +229,6 @@ def _cut(module: nn.Module, group: UnitGroup, living: Tensor) -> None:
     for name in group.norms:
         norm = module.get_submodule(name)
         assert isinstance(norm, nn.GroupNorm)
-        left = int(living.sum())
-        norm.num_channels = norm.num_channels * left // group.size
-        norm.num_groups = norm.num_groups * left // group.size
+        remaining = int(living.sum())
+        norm.num_channels = norm.num_channels * remaining // group.size
+        norm.num_groups = norm.num_groups * remaining // group.size

@@ -56,18 +56,18 @@ def deal_classes(classes: int, per_client: int, clients: int, rng: np.random.Gen
     ndarray
         ``(clients, classes)`` bool.
     """
-    left = np.full(classes, clients * per_client // classes)
+    remaining = np.full(classes, clients * per_client // classes)
     holds = np.zeros((clients, classes), dtype=bool)
     # Exponential times over rates: the smallest are a draw without replacement, in proportion to the rates.
     waiting = rng.exponential(size=(clients, classes))
     for client in range(clients):
         with np.errstate(divide="ignore"):
-            order = waiting[client] / left
-        order[left == clients - client] = -1.0
+            order = waiting[client] / remaining
+        order[remaining == clients - client] = -1.0
         chosen = np.argpartition(order, per_client - 1)[:per_client]
         holds[client, chosen] = True
-        left[chosen] -= 1
-    assert not left.any()
+        remaining[chosen] -= 1
+    assert not remaining.any()
     return holds[rng.permutation(clients)]
 
 

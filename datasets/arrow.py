@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.dataset import Column
-from datasets.encoding import Cells, Content, Kind, named, numbers
+from datasets.encoding import Cells, Content, Kind, column_places, number_cells
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_shape, check_size, content
-from datasets.numerals import MICROSECONDS, MISSING_MARKS, read_texts, values_of, without
+from datasets.numerals import MICROSECONDS, MISSING_MARKS, mark_missing, read_texts, values_of
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 USUAL = Reading()
@@ -77,7 +77,9 @@ def _read(path: Path, patterns: tuple[str, ...], reading: Reading) -> Content:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read as {patterns[0][2:]}: {error}") from error
-    places = named(path, table.column_names, lambda place: table.column(place).null_count == table.num_rows)
+    places = column_places(
+        path, table.column_names, lambda place: table.column(place).null_count == table.num_rows
+    )
     labels = _class_labels(table.schema.metadata or {})
     columns = {
         name: partial(
@@ -108,17 +110,17 @@ def _shards(path: Path, patterns: tuple[str, ...]) -> list[Shard]:
     if (path / "state.json").exists() and "*.arrow" in patterns:  # what Dataset.save_to_disk writes
         files = json.loads((path / "state.json").read_text())["_data_files"]
         return [Shard(path / Path(each["filename"]).name, "") for each in files]
-    found = sorted(file for pattern in patterns for file in path.glob(pattern))
-    found = [file for file in found if not file.name.startswith("cache-")]  # what Dataset.map leaves
-    if not found:
+    files = sorted(file for pattern in patterns for file in path.glob(pattern))
+    files = [file for file in files if not file.name.startswith("cache-")]  # what Dataset.map leaves
+    if not files:
         inside = sorted({file.parent for pattern in patterns for file in path.glob(f"*/{pattern}")})
         raise DataError(
             f"the folder {path} has no {' or '.join(patterns)}"
             + (f"; give one of: {', '.join(map(str, inside))}" if inside else "")
         )
-    _check_complete(path, found)
-    splits = [SPLIT.fullmatch(file.stem) for file in found]
-    return [Shard(file, split[1] if split else "") for file, split in zip(found, splits, strict=True)]
+    _check_complete(path, files)
+    splits = [SPLIT.fullmatch(file.stem) for file in files]
+    return [Shard(file, split[1] if split else "") for file, split in zip(files, splits, strict=True)]
 
 
 def _check_complete(path: Path, files: Sequence[Path]) -> None:
@@ -127,9 +129,9 @@ def _check_complete(path: Path, files: Sequence[Path]) -> None:
     for file in files:
         if match := PART.fullmatch(file.stem):
             parts.setdefault((match[1], match[3]), set()).add(int(match[2]))
-    for (name, count), found in parts.items():
-        first = 0 if 0 in found or int(count) not in found else 1
-        if missing := [number for number in range(first, first + int(count)) if number not in found]:
+    for (name, count), present in parts.items():
+        first = 0 if 0 in present or int(count) not in present else 1
+        if missing := [number for number in range(first, first + int(count)) if number not in present]:
             some = ", ".join(f"{name}{number:0{len(count)}}-of-{count}" for number in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise DataError(
@@ -217,7 +219,7 @@ def _class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def _cells(
-    what: str, name: str, column: Any, labels: list[str] | None, reading: Reading, asked: Kind
+    what: str, name: str, column: Any, labels: list[str] | None, reading: Reading, expected: Kind
 ) -> Cells:
     """Return the cells of a column of pyarrow's."""
     import pyarrow as pa
@@ -226,16 +228,16 @@ def _cells(
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     coded = kinds.is_dictionary(column.type)
-    category = asked == "text" or coded or kinds.is_boolean(column.type)
+    category = expected == "text" or coded or kinds.is_boolean(column.type)
     if coded:
         column = column.cast(column.type.value_type)
     kind = column.type
     missing = column.is_null(nan_is_null=True).to_numpy()
-    if kinds.is_null(kind) and asked == "number":
+    if kinds.is_null(kind) and expected == "number":
         return Cells(np.full(len(missing), np.nan), missing)
     if kinds.is_null(kind):
         return Cells(np.full(len(missing), "", dtype=object), missing)
-    if labels is not None and kinds.is_integer(kind) and asked != "number":
+    if labels is not None and kinds.is_integer(kind) and expected != "number":
         codes = column.fill_null(-1).to_numpy()
         missing = (codes < 0) | (codes >= len(labels))
         values: Column = np.array([*labels, ""], dtype=object)
@@ -245,31 +247,36 @@ def _cells(
     spelled = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
     if spelled or ((measured or timed or kinds.is_boolean(kind)) and category):
         return _of_text(
-            what, Cells(_texts(column), missing), reading, "text" if coded and asked == "guess" else asked
+            what,
+            Cells(_texts(column), missing),
+            reading,
+            "text" if coded and expected == "guess" else expected,
         )
     if timed:
         column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
     elif not measured:
         raise DataError(f"{what} holds {kind}, neither numbers nor text; leave it out with drop={name}")
-    found = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-    found = np.where(missing, np.nan, found / MICROSECONDS if timed else found)
-    return without(numbers(what, found, missing), reading)
+    numeric = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    numeric = np.where(missing, np.nan, numeric / MICROSECONDS if timed else numeric)
+    return mark_missing(number_cells(what, numeric, missing), reading)
 
 
-def _of_text(what: str, cells: Cells, reading: Reading, asked: Kind) -> Cells:
+def _of_text(what: str, cells: Cells, reading: Reading, expected: Kind) -> Cells:
     """Return a column of text, as numbers if these are asked for, or if ``reading`` says how they are written."""
     gone = np.array([value in reading.na for value in cells.values], dtype=bool)
     text = Cells(cells.values, cells.missing | gone)
-    if asked == "text" or (asked == "guess" and reading.usual and not gone.any()):
+    if expected == "text" or (expected == "guess" and reading.usual and not gone.any()):
         return text
     if (
-        asked == "guess"
+        expected == "guess"
         and not gone.any()
         and not np.isnan(values_of(cells.values[~cells.missing], USUAL)).any()
     ):
         return text  # digits that the file calls text, as codes are
-    made = read_texts(what, np.where(cells.missing, "", cells.values).tolist(), reading, asked, MISSING_MARKS)
-    return made if made.numeric else text
+    parsed = read_texts(
+        what, np.where(cells.missing, "", cells.values).tolist(), reading, expected, MISSING_MARKS
+    )
+    return parsed if parsed.numeric else text
 
 
 def _texts(column: Any) -> Column:

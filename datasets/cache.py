@@ -47,7 +47,7 @@ class Source(NamedTuple):
     online: bool = False
 
 
-class Found(NamedTuple):
+class LocalCopy(NamedTuple):
     """A file or folder and the name of the source that had it."""
 
     path: Path
@@ -60,10 +60,10 @@ def cache_dir(name: str) -> Path:
     return Path(root).expanduser() / name
 
 
-def trusted(folder: Path) -> bool:
-    """Whether nobody else can write a folder of the cache, nor the cache itself; if somebody can, warn once.
+def is_trusted(folder: Path) -> bool:
+    """Return whether nobody else can write a folder of the cache, nor the cache itself; if somebody can, warn once.
 
-    What is believed as it lies there, without a checksum that is known from elsewhere, needs this.
+    Files without a checksum known from elsewhere are only read from trusted folders.
     """
     if not hasattr(os, "getuid"):
         return True
@@ -103,7 +103,7 @@ def user_folder(name: str) -> Source:
     return Source(f"$FEDFRONTIER_DATA/{name}", find)
 
 
-def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = True) -> Found:
+def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = True) -> LocalCopy:
     """Return the first source that has the data.
 
     Parameters
@@ -130,7 +130,7 @@ def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = 
         if source.online:
             log.info("%s: trying %s", name, source.name)
         try:
-            return Found(source.find(), source.name)
+            return LocalCopy(source.find(), source.name)
         except SourceError as error:
             reasons.append(f"  {source.name}: {error}")
     tried = "\n".join(reasons)
@@ -174,25 +174,25 @@ def code_digest(folders: Iterable[str]) -> str | None:
         for name in names
         if name.endswith(".py")
     )
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     try:
         for inside, path in files:
-            found.update(os.fsencode(inside) + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
+            hasher.update(os.fsencode(inside) + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
     except OSError:
         return None
-    return found.hexdigest() if files else None
+    return hasher.hexdigest() if files else None
 
 
-def verified(path: Path, digest: str) -> Path:
+def verify(path: Path, digest: str) -> Path:
     """Return `path` if it has the expected SHA-256; raise `SourceError` otherwise."""
     try:
-        got = sha256(path)
+        actual = sha256(path)
     except FileNotFoundError as error:
         raise SourceError(f"no file {path}") from error
     except OSError as error:
         raise SourceError(f"{path} cannot be read ({error.strerror})") from error
-    if got != digest:
-        raise SourceError(f"{path} has SHA-256 {got}, expected {digest}")
+    if actual != digest:
+        raise SourceError(f"{path} has SHA-256 {actual}, expected {digest}")
     return path
 
 
@@ -218,7 +218,7 @@ def store(target: Path, write: Callable[[Path], object], digest: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder:
             part = Path(folder) / target.name
             write(part)
-            verified(part, digest)
+            verify(part, digest)
             os.replace(part, target)
     except OSError as error:
         raise SourceError(f"{target} could not be written ({error})") from error
@@ -296,7 +296,7 @@ def _download(options: Sequence[str], digest: str, folder: Path, pattern: str) -
     files = list(folder.glob(pattern))
     if len(files) != 1:
         raise SourceError(f"pip downloaded {len(files)} files {pattern} instead of one")
-    return verified(files[0], digest)
+    return verify(files[0], digest)
 
 
 def _last_line(text: str) -> str:

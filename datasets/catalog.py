@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from datasets import cifar, files, images, natural, shakespeare, sources, tabular
-from datasets.cache import Found, Source, locate
-from datasets.dataset import Dataset, own_data_set
+from datasets.cache import LocalCopy, Source, locate
+from datasets.dataset import Dataset, read_registered
 from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
 from datasets.limits import check_regular
@@ -191,9 +191,9 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
     def register(read: Read) -> Read:
         if not NAME.fullmatch(name):
             raise DataError(f"invalid data set name {name!r}; use letters, digits, '-' and '_'")
-        known = CATALOG[name].defined if name in CATALOG else None
-        again = known is not None and known.__module__ == "__main__"  # a notebook's cell
-        if name in (*names(), *ALIASES) and not again:
+        earlier = CATALOG[name].defined if name in CATALOG else None
+        redefined = earlier is not None and earlier.__module__ == "__main__"  # a notebook's cell
+        if name in (*names(), *ALIASES) and not redefined:
             raise DataError(f"two data sets are called {name!r}")
         options = tuple(inspect.signature(read).parameters)
         for option in options:
@@ -203,7 +203,7 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
                 )
         where = (Source(origin, lambda: Path()),)
         CATALOG[name] = Entry(
-            *(kind, size, origin, options, partial(own_data_set, name, read), lambda: where),
+            *(kind, size, origin, options, partial(read_registered, name, read), lambda: where),
             defined=read,
         )
         return read
@@ -245,61 +245,47 @@ def load(
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
-        ``parquet`` or ``arrow``. What is said of files below is of these three; see `datasets.files.Roles`.
+        ``parquet`` or ``arrow``; these three are the files below.
     path : str or Path, optional
         The user's copy; no other source is tried.
-    label : str, optional
-        Column of the label (files only).
-    sensitive : str or sequence of str, optional
-        Sensitive attribute (tables and files); several are crossed. See the readers for names and defaults.
-    client : str, optional
-        Column that says who holds a sample (files only); it is no feature.
-    user : str, optional
-        Column that names the user of a sample (files only); it is no feature.
-    keep_sensitive : bool, optional
-        Whether columns that state it remain features (tables and files); default True.
+    sensitive, keep_sensitive : optional
+        Sensitive attribute, and whether its columns remain features (tables and files); several are crossed.
+        Names and defaults are those of the readers.
     normalize : {"standard", "half", "none"}, optional
         For images. Default ``standard``: constants of the data set; ``none`` for digits, which has none.
-    missing : {"error", "drop", "fill"} or mapping of str to these, optional
-        Treatment of missing cells, of all columns or by column (files only); default ``error``.
-    drop, text : str or sequence of str, optional
-        Columns to leave out, and columns of numbers to read as text (files only).
-    rare : int, optional
-        Values of text features in fewer rows than this become "other" (files only).
-    positive : str, optional
-        The positive one of two classes (files only).
-    labels : mapping of str to str, optional
-        Values of the label to rename (files only).
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
-    delimiter, encoding, decimal, thousands : str, optional
-        How cells are separated and written, see `datasets.numerals.Reading` (files only).
-    na : str or sequence of str, optional
-        Further codes of missing cells (files only).
+    label, client, user, missing, drop, text, rare, positive, labels : optional
+        Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
+    delimiter, encoding, decimal, thousands, na : optional
+        Signs and codes of a file (files only); see `datasets.formats.Reading`.
 
     Raises
     ------
     DataError
         If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
-    given: dict[str, object] = {}
-    if (address := parse_address(name)) is not None:
-        name = address.pop("name")
-        given.update(address)
-    arguments = {
+    options = {
         "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
         "text": text, "rare": rare, "positive": positive, "labels": labels, "task": task,
         "delimiter": delimiter, "encoding": encoding, "decimal": decimal, "thousands": thousands, "na": na,
     }  # fmt: skip
-    for key, value in arguments.items():
-        if value is not None and given.setdefault(key, value) != value:
-            raise DataError(f"{key} is given twice: {given[key]!r} in the address, {value!r} as an option")
-    return _load(name, given)
+    return _load(*_merged(name, {key: value for key, value in options.items() if value is not None}))
+
+
+def _merged(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a data set, and its options together with those of an address."""
+    address = parse_address(name) or {"name": name}
+    name = address.pop("name")
+    for key, value in options.items():
+        if address.setdefault(key, value) != value:
+            raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
+    return name, address
 
 
 def _load(name: str, options: dict[str, Any]) -> Dataset:
-    name = known(name)
+    name = resolve_name(name)
     allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
     task = options.get("task") if "task" in allowed else options.pop("task", None)
     for key in options:
@@ -318,12 +304,12 @@ def _load(name: str, options: dict[str, Any]) -> Dataset:
         data = files.read_table(name, path, files.Roles(**roles), Reading.of(options))
     else:
         entry = CATALOG[name]
-        found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        data = entry.read(found, **options)
+        copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
+        data = entry.read(copy, **options)
     if task == "regression" and data.classes:
-        able = [other for other, entry in CATALOG.items() if "task" in entry.options]
+        regression_sets = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(
-            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and files "
+            f"data set {name!r} has classes, no numbers to predict; {', '.join(regression_sets)} and files "
             f"({', '.join(SUFFIXES)}) have"
         )
     if task == "classification" and not data.classes:
@@ -337,7 +323,7 @@ def _load(name: str, options: dict[str, Any]) -> Dataset:
 
 def fetch(name: str) -> str:
     """Make a data set available, if necessary by download; return the name of its source."""
-    name = known(name)
+    name = resolve_name(name)
     if name in SUFFIXES:
         raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")
     return locate(name, CATALOG[name].sources(), CATALOG[name].remedy).source
@@ -345,7 +331,7 @@ def fetch(name: str) -> str:
 
 def available(name: str) -> str | None:
     """Return the name of the source that has a data set without a download; None if none has it."""
-    name = known(name)
+    name = resolve_name(name)
     if name in SUFFIXES:
         return "your own file"
     try:
@@ -359,14 +345,14 @@ def describe() -> list[Row]:
 
     The reason names the available source, or what to do to get the data.
     """
-    rows = []
+    descriptions = []
     for name, entry in CATALOG.items():
-        here = available(name)
-        rows.append(Row(
+        copy = available(name)
+        descriptions.append(Row(
             name=name, kind=entry.kind, size=entry.size, clients=entry.clients, licence=entry.licence,
-            source=entry.origin, about=entry.about, available=here is not None, reason=here or entry.remedy,
+            source=entry.origin, about=entry.about, available=copy is not None, reason=copy or entry.remedy,
         ))  # fmt: skip
-    return rows + [
+    return descriptions + [
         Row(
             name=name, kind="table", size="any", clients="", licence="", about="",
             source=f"{name}:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True,
@@ -376,7 +362,7 @@ def describe() -> list[Row]:
     ]  # fmt: skip
 
 
-def known(name: str) -> str:
+def resolve_name(name: str) -> str:
     """Return the name in the catalog, of an alias too; refuse others."""
     name = ALIASES.get(name, name)
     if name not in names():

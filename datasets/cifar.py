@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.cache import Found
+from datasets.cache import LocalCopy
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 from datasets.images import Bytes, join_splits
@@ -32,7 +32,7 @@ CIFAR_JPEG = "10d6657e8791041a7a7810168305ce55903957d6c0fb7bbcb257949078c41bdf"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def read_cifar10(found: Found, *, normalize: str = "standard") -> Dataset:
+def read_cifar10(copy: LocalCopy, *, normalize: str = "standard") -> Dataset:
     """Read CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 3 x 32 x 32, ten classes.
 
     The digest covers the decoded pixels and labels in file order, since pickles of the same arrays differ between
@@ -40,7 +40,7 @@ def read_cifar10(found: Found, *, normalize: str = "standard") -> Dataset:
 
     Parameters
     ----------
-    found : Found
+    copy : Found
         ``cifar-10-python.tar.gz``, the extracted ``cifar-10-batches-py``, or a folder with one of them.
     normalize : {"standard", "half", "none"}
         Mean (0.5071, 0.4867, 0.4408) and deviation (0.2675, 0.2565, 0.2761); 0.5 and 0.5; or leave in [0, 1].
@@ -50,16 +50,16 @@ def read_cifar10(found: Found, *, normalize: str = "standard") -> Dataset:
     DataError
         If files are missing or damaged, or a pickle contains anything but containers and NumPy arrays.
     """
-    files = _cifar_files(found.path)
+    files = _cifar_files(copy.path)
     official, digest, batches = True, hashlib.sha256(), []
     for name, md5 in CIFAR_MD5.items():
-        pixels, labels = _cifar_batch(files[name], f"{found.path}: {name}")
+        pixels, labels = _cifar_batch(files[name], f"{copy.path}: {name}")
         official &= hashlib.md5(files[name], usedforsecurity=False).hexdigest() == md5
         digest.update(pixels.tobytes() + labels.astype(np.uint8).tobytes())
         batches.append((pixels, labels))
     train = np.concatenate([p for p, _ in batches[:-1]]), np.concatenate([y for _, y in batches[:-1]])
-    copy = "jpeg" if digest.hexdigest() == CIFAR_JPEG else "unofficial copy"
-    origin = "official" if official else copy
+    variant = "jpeg" if digest.hexdigest() == CIFAR_JPEG else "unofficial copy"
+    origin = "official" if official else variant
     return join_splits("cifar10", train, batches[-1], CIFAR_CLASSES, origin, digest.hexdigest(), normalize)
 
 

@@ -40,14 +40,14 @@ class ClientCounts(NamedTuple):
 
     def packed(self) -> dict[str, Any]:
         """Return a JSON object in which the counts of all clients are one string."""
-        found: dict[str, Any] = {
+        texts: dict[str, Any] = {
             part: {name: " ".join(map(str, counts)) for name, counts in getattr(self, part).items()}
             for part in PARTS
         }
-        return found | ({"names": list(self.names)} if self.names else {})
+        return texts | ({"names": list(self.names)} if self.names else {})
 
 
-def unpacked(title: str, packed: Mapping[str, Any]) -> ClientCounts:
+def unpack(title: str, packed: Mapping[str, Any]) -> ClientCounts:
     """Restore the result of `ClientCounts.packed`."""
     splits, classes, groups = (
         {name: tuple(map(int, numbers.split())) for name, numbers in packed[part].items()} for part in PARTS

@@ -23,10 +23,10 @@ def count(federation: Federation) -> ClientCounts:
         raise FederationError("cannot count the samples of stacked runs; give a single run")
     pool, classes, values = federation.pool, federation.classes, federation.pool.y
     if not classes:
-        own = torch.cat([index[index >= 0] for index in federation.splits.values()]).cpu()
-        numbers = (values.cpu()[own].double() * federation.std + federation.mean).float()
+        members = torch.cat([index[index >= 0] for index in federation.splits.values()]).cpu()
+        numbers = (values.cpu()[members].double() * federation.std + federation.mean).float()
         place, classes = tenths(numbers)
-        values = torch.zeros(len(values), dtype=torch.int64).index_put((own,), torch.from_numpy(place))
+        values = torch.zeros(len(values), dtype=torch.int64).index_put((members,), torch.from_numpy(place))
     return ClientCounts(
         f"{federation.source}: {federation.clients} clients",
         {name: tuple(federation.counts(name).tolist()) for name in federation.splits},

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.encoding import Cells, Content, Kind, named
+from datasets.encoding import Cells, Content, Kind, column_places
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import MOST_LINE, check_shape, content
@@ -61,13 +61,15 @@ def read_columns(path: Path, reading: Reading) -> Content:
     table = _cut(path, text, delimiter, width)
     if not table.size:
         raise DataError(f"{path} is empty")
-    places = named(path, table[0].tolist(), lambda place: not any(map(str.strip, table[1:, place].tolist())))
+    places = column_places(
+        path, table[0].tolist(), lambda place: not any(map(str.strip, table[1:, place].tolist()))
+    )
     columns = {
         name: partial(_cells, f"{path}: the column {name!r}", table[1:, place], reading)
         for name, place in places.items()
     }
-    taken = f"columns are separated by {delimiter!r}, which the option delimiter changes"
-    return Content(columns, len(table) - 1, hashlib.sha256(raw).hexdigest(), taken=taken)
+    note = f"columns are separated by {delimiter!r}, which the option delimiter changes"
+    return Content(columns, len(table) - 1, hashlib.sha256(raw).hexdigest(), note=note)
 
 
 def _cells(what: str, column: NDArray[np.object_], reading: Reading, kind: Kind) -> Cells:
@@ -88,8 +90,8 @@ def _delimiter(text: str) -> str:
     lines = re.split(r"[\r\n]+", QUOTED.sub("quoted", text[:HEAD]))
     first, second = ([line for line in lines if line.strip(" ")] + ["", ""])[:2]
     fits = [sign for sign in DELIMITERS if 0 < first.count(sign) == second.count(sign)]
-    found = max(fits or DELIMITERS, key=first.count)
-    return found if found in first or "|" not in first else "|"
+    delimiter = max(fits or DELIMITERS, key=first.count)
+    return delimiter if delimiter in first or "|" not in first else "|"
 
 
 def _records(text: str, delimiter: str, *, strict: bool) -> Iterator[list[str]]:

@@ -109,9 +109,9 @@ def tenths(numbers: Tensor) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     cuts = np.quantile(values, np.arange(1, 10) / 10)
     _, place = np.unique(np.searchsorted(cuts, values), return_inverse=True)
     # A number near zero is zero, where others are a million times as large.
-    shown = np.round(values, 6 - math.frexp(float(np.abs(values).max()))[1] * 3 // 10) + 0.0
-    ranges = [shown[place == number] for number in range(place.max() + 1)]
-    ends = [(f"{own.min():.4g}", f"{own.max():.4g}") for own in ranges]
+    rounded = np.round(values, 6 - math.frexp(float(np.abs(values).max()))[1] * 3 // 10) + 0.0
+    ranges = [rounded[place == number] for number in range(place.max() + 1)]
+    ends = [(f"{members.min():.4g}", f"{members.max():.4g}") for members in ranges]
     return place.astype(np.int64), tuple(low if low == high else f"{low} to {high}" for low, high in ends)
 
 
@@ -166,7 +166,7 @@ def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
 
 
-def own_data_set(name: str, read: Callable[..., Dataset], _: object, **options: object) -> Dataset:
+def read_registered(name: str, read: Callable[..., Dataset], _: object, **options: object) -> Dataset:
     """Read a data set that is registered as a function, and check its tensors.
 
     Raises
@@ -183,10 +183,10 @@ def own_data_set(name: str, read: Callable[..., Dataset], _: object, **options: 
         raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
     kind = torch.int64 if labels else torch.float32
     if (x.dtype, y.dtype, y.shape) != (torch.float32, kind, x.shape[:1]) or not len(y):
-        given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        shapes = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
         raise DataError(
             f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), or without classes float32, "
-            f"given {given}"
+            f"given {shapes}"
         )
     if not labels:
         if not y.isfinite().all() or y.min() == y.max():

@@ -74,7 +74,9 @@ SENTINELS = frozenset(
 ) | {-9.0, -8.0, -7.0, -998.0, -9998.0}
 
 
-def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *, typed: bool) -> None:
+def check_column_kinds(
+    path: Path, table: Mapping[str, Cells], roles: Collection[str], *, typed: bool
+) -> None:
     """Refuse text that is numbers but for how some are written, and codes that merge as numbers.
 
     Parameters
@@ -83,7 +85,7 @@ def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *
         The file, for messages.
     table : Mapping[str, Cells]
         Columns that may be text or numbers.
-    told : collection of str
+    roles : collection of str
         Columns that tell samples apart.
     typed : bool
         Whether the file itself says what is text. Then a column of plain numbers may be.
@@ -95,7 +97,7 @@ def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *
     """
     for name, cells in table.items():
         if cells.numeric:
-            if len(cells.codes) > 1 and name in told:
+            if len(cells.codes) > 1 and name in roles:
                 raise DataError(
                     f"{path}: in the column {name!r}, {cells.codes[0]} and {cells.codes[1]} would be one number; "
                     f"read it as text with text={name}"
@@ -103,67 +105,67 @@ def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *
             continue
         counts = Counter(cells.values[~cells.missing].tolist())
         rest = {value: count for value, count in counts.items() if value.lower() not in NOTHING | UNKNOWN}
-        written = {value: found for value in rest if (found := _written(value))}
-        units = Counter(found["unit"] or "" for found in written.values())
+        numeric = {value: match for value in rest if (match := _number_match(value))}
+        units = Counter(match["unit"] or "" for match in numeric.values())
         unit, alike = units.most_common(1)[0] if units else ("", 0)
         if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
-            written = {value: found for value, found in written.items() if not found["unit"]}
-        if len(written) < FEW_UNITS and all(map(BOUND.fullmatch, written)):  # classes such as <30, >30
-            written = {}
-        most = 2 * sum(rest[value] for value in written) > sum(rest.values()) or 2 * len(written) > len(rest)
-        plain = typed and len(written) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
+            numeric = {value: match for value, match in numeric.items() if not match["unit"]}
+        if len(numeric) < FEW_UNITS and all(map(BOUND.fullmatch, numeric)):  # classes such as <30, >30
+            numeric = {}
+        most = 2 * sum(rest[value] for value in numeric) > sum(rest.values()) or 2 * len(numeric) > len(rest)
+        plain = typed and len(numeric) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
         if most and not plain:
-            raise DataError(_meant(path, name, counts, written))
+            raise DataError(_advice(path, name, counts, numeric))
 
 
-def _written(value: str) -> re.Match[str] | None:
+def _number_match(value: str) -> re.Match[str] | None:
     """Return a number as people write it, also after a sign such as "<"."""
     bound = BOUND.fullmatch(value)
     return None if DATE.fullmatch(value) else WRITTEN.fullmatch(bound["number"] if bound else value)
 
 
-def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re.Match[str]]) -> str:
+def _advice(path: Path, name: str, counts: Counter[str], matches: Mapping[str, re.Match[str]]) -> str:
     """Return what to set so that a column of text becomes numbers."""
     plain = dict(zip(counts, ~np.isnan(values_of([*counts], Reading())), strict=True))
     odd = [value for value, _ in counts.most_common() if not plain[value]]
-    signs = [value for value in odd if value in written and _marked(value, written[value])]
-    figures = [value for value in odd if value in written and value not in signs]
-    others = [value for value in odd if value not in written]
+    signs = [value for value in odd if value in matches and _has_unit_or_sign(value, matches[value])]
+    numbers = [value for value in odd if value in matches and value not in signs]
+    others = [value for value in odd if value not in matches]
     advice = []
-    if figures:
-        advice.append(f"set {_signs(figures, written)}")
+    if numbers:
+        advice.append(f"set {_signs(numbers, matches)}")
     if others:
-        listed = "&na=".join(map(quote, others[:5]))
+        missing = "&na=".join(map(quote, others[:5]))
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        advice.append(f"set na={listed}{more} if these cells are missing")
+        advice.append(f"set na={missing}{more} if these cells are missing")
     if signs:
         advice.append(f"take signs such as that of {signs[0]!r} out of the file")
     if not advice:  # numbers to us, and not by the signs that were set
-        groups = {_group(found["digits"]) for found in written.values() if not found["digits"].isdecimal()}
+        groups = {_group(match["digits"]) for match in matches.values() if not match["digits"].isdecimal()}
         (group,) = groups if len(groups) == 1 else (None,)
         advice.append(
-            f"set thousands={_spelled(group)} if that separates groups of three digits"
+            f"set thousands={_as_option(group)} if that separates groups of three digits"
             if group
             else "set decimal and thousands as these are written"
         )
-    shown = ", ".join(map(repr, [*others[:2], *figures[:2], *signs[:2]][:4] or list(counts)[:3]))
+    examples = ", ".join(map(repr, [*others[:2], *numbers[:2], *signs[:2]][:4] or list(counts)[:3]))
     return (
-        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): "
+        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {examples}): "
         f"{'; '.join(advice)}; or set text={name} if it really "
         "is text"
     )
 
 
-def _marked(value: str, found: re.Match[str]) -> bool:
-    """Whether a number has a currency, a unit, or a sign that options cannot read."""
+def _has_unit_or_sign(value: str, match: re.Match[str]) -> bool:
+    """Return whether a number has a currency, a unit, or a sign that options cannot read."""
     return bool(
-        found["unit"] or found["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
+        match["unit"] or match["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
     )
 
 
-def _signs(figures: list[str], written: Mapping[str, re.Match[str]]) -> str:
+def _signs(numbers: list[str], matches: Mapping[str, re.Match[str]]) -> str:
     """Return the options that read numbers with commas, points or spaces in them."""
-    digits = [written[value]["digits"] for value in figures]
+    digits = [matches[value]["digits"] for value in numbers]
     groups = {sign for text in digits if re.search(r"\d", text) and (sign := _group(text))}
     commas = [
         text for text in digits if re.fullmatch(r"\d*,\d+", text) and not re.fullmatch(r"\d{1,3},\d{3}", text)
@@ -174,27 +176,27 @@ def _signs(figures: list[str], written: Mapping[str, re.Match[str]]) -> str:
         return "thousands=,"
     if commas:
         other = next((sign for sign in groups if sign not in ",."), "")
-        return "decimal=," + (f"&thousands={_spelled(other)}" if other else "")
+        return "decimal=," + (f"&thousands={_as_option(other)}" if other else "")
     if "," in groups:
-        return f"thousands=, if {figures[0]!r} has groups of three digits, or decimal=, if it has decimals"
-    return f"thousands={_spelled(next(iter(sorted(groups)), ','))}"
+        return f"thousands=, if {numbers[0]!r} has groups of three digits, or decimal=, if it has decimals"
+    return f"thousands={_as_option(next(iter(sorted(groups)), ','))}"
 
 
 def _group(text: str) -> str | None:
     """Return what separates groups of three digits."""
-    found = re.match(r"\d{1,3}([^\d])\d{3}(?!\d)", text)
-    return found[1] if found else None
+    match = re.match(r"\d{1,3}([^\d])\d{3}(?!\d)", text)
+    return match[1] if match else None
 
 
-def _spelled(sign: str) -> str:
+def _as_option(sign: str) -> str:
     """Return a sign as an address spells it."""
     return quote(sign, safe=",'")
 
 
-def point_out(
+def warn_of_doubts(
     path: Path,
     features: Mapping[str, Cells],
-    spelled: Collection[str],
+    texts: Collection[str],
     label: str,
     labels: Cells,
     *,
@@ -208,7 +210,7 @@ def point_out(
         The file, for messages.
     features : Mapping[str, Cells]
         Columns that become features.
-    spelled : collection of str
+    texts : collection of str
         Columns that were asked to be text.
     label, labels : str, Cells
         The label and its cells.
@@ -217,7 +219,7 @@ def point_out(
     """
     lines = _sentinel(label, labels) if quantity and labels.numeric else []
     for name, cells in features.items():
-        lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in spelled)
+        lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in texts)
     if not quantity and labels.numeric and (many := len(np.unique(labels.values))) > MANY:
         lines.insert(
             0,
@@ -232,27 +234,27 @@ def point_out(
 
 def _numbers(name: str, cells: Cells) -> list[str]:
     """Return what is unusual about a column of numbers."""
-    found = _sentinel(name, cells)
+    remarks = _sentinel(name, cells)
     if cells.codes:
         both = " as ".join(cells.codes)
-        found.append(
+        remarks.append(
             f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give "
             f"text={name}"
         )
-    return found if (cells.values % 1).any() else found + _identifier(name, cells.values.tolist())
+    return remarks if (cells.values % 1).any() else remarks + _identifier(name, cells.values.tolist())
 
 
 def _sentinel(name: str, cells: Cells) -> list[str]:
     """Return a line about numbers that may stand for missing cells."""
     if not (codes := _sentinels(cells.values)):
         return []
-    shown, ways = (
+    codes_text, options = (
         sign.join(f"{way}{code:.15g}" for code in codes) for sign, way in ((" and ", ""), ("&", "na="))
     )
     count = int(np.isin(cells.values, codes).sum())
     return [
-        f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for missing "
-        f"cells, give {ways}"
+        f"the column {name!r} has {codes_text} in {count} rows, far from its other numbers; if they stand for "
+        f"missing cells, give {options}"
     ]
 
 
@@ -268,7 +270,7 @@ def _sentinels(values: NDArray[np.float64]) -> list[float]:
     return sorted(code for code in present if max(low - code, code - high) > high - low)
 
 
-def _words(name: str, cells: Cells, asked: bool) -> list[str]:
+def _words(name: str, cells: Cells, declared: bool) -> list[str]:
     """Return what is unusual about a column of text."""
     values = cells.values.tolist()
     different = {*values}
@@ -277,24 +279,24 @@ def _words(name: str, cells: Cells, asked: bool) -> list[str]:
             f"the column {name!r} holds dates as text, and each of its {len(different)} values becomes a feature; "
             f"leave it out with drop={name}, or save the table as Parquet, where dates are numbers"
         ]
-    if found := _identifier(name, values):
-        return found
-    found = []
+    if remarks := _identifier(name, values):
+        return remarks
+    remarks = []
     if marks := sorted(value for value in different if value.lower() in NOTHING):
         count = sum(value in marks for value in values)
-        found.append(
+        remarks.append(
             f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; "
             f"if it stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
         )
-    if len(different) > WIDE and not asked:
-        found.append(
+    if len(different) > WIDE and not declared:
+        remarks.append(
             f"the column {name!r} is text, and each of its {len(different)} values becomes a feature"
         )
-    elif not asked and not np.isnan(values_of([*different], Reading())).any():
-        found.append(
+    elif not declared and not np.isnan(values_of([*different], Reading())).any():
+        remarks.append(
             f"the column {name!r} is text of digits, and each of its {len(different)} values becomes a feature"
         )
-    return found
+    return remarks
 
 
 def _identifier(name: str, values: list[object]) -> list[str]:

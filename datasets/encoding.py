@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
-from datasets.labels import checked_spelling, positive_last, relabeled
+from datasets.labels import check_spelling, positive_last, relabel
 from datasets.limits import check_cells
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -57,7 +58,7 @@ class Content(NamedTuple):
         ``(rows,)`` bool, True on the rows of the source's own test split; None where it has none.
     typed : bool
         Whether the file says which columns are text.
-    taken : str
+    note : str
         How the file was cut into columns, for messages.
     """
 
@@ -66,10 +67,10 @@ class Content(NamedTuple):
     digest: str
     test: NDArray[np.bool_] | None = None
     typed: bool = False
-    taken: str = ""
+    note: str = ""
 
 
-def numbers(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) -> Cells:
+def number_cells(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) -> Cells:
     """Return a column of numbers, which are NaN where they are missing.
 
     Raises
@@ -82,7 +83,7 @@ def numbers(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) 
     return Cells(values, missing)
 
 
-def named(where: object, header: Sequence[str], is_empty: Callable[[int], bool]) -> dict[str, int]:
+def column_places(where: object, header: Sequence[str], is_empty: Callable[[int], bool]) -> dict[str, int]:
     """Return the names of columns and their places; one without a name has its place, if it holds something.
 
     Raises
@@ -92,122 +93,126 @@ def named(where: object, header: Sequence[str], is_empty: Callable[[int], bool])
     """
     places: dict[str, int] = {}
     twice = []
-    for place, given in enumerate(header):
-        name = given.strip() or f"column {place + 1}"
-        if not given.strip() and is_empty(place):
+    for place, heading in enumerate(header):
+        name = heading.strip() or f"column {place + 1}"
+        if not heading.strip() and is_empty(place):
             continue
         if name in places:
             twice.append(name)
         places[name] = place
     if twice:
-        shown = ", ".join(map(repr, sorted({*twice})))
-        raise DataError(f"{where}: the header names {shown} more than once")
+        names = ", ".join(map(repr, sorted({*twice})))
+        raise DataError(f"{where}: the header names {names} more than once")
     return places
 
 
-def encoded(
+@dataclass(frozen=True, kw_only=True)
+class LabelColumn:
+    """The column of the label, and how its values become classes or numbers.
+
+    Attributes
+    ----------
+    name : str
+        Name of the column, which has two or more values.
+    numbers : bool
+        Whether it is a number to predict; then there are no classes.
+    classes : tuple of str, optional
+        Values in the order of the classes. Default: sorted, the positive one of two last.
+    positive : str, optional
+        The positive one of two classes; see `datasets.labels`.
+    renames : mapping of str to str, optional
+        Values to rename.
+    """
+
+    name: str
+    numbers: bool = False
+    classes: tuple[str, ...] | None = None
+    positive: str | None = None
+    renames: Mapping[str, str] | None = None
+
+    def rename(self, where: object, cells: Cells) -> Cells:
+        """Return the cells with some values renamed; raise `DataError` if numbers are to be predicted."""
+        if self.numbers and (self.positive is not None or self.renames):
+            raise DataError(
+                f"{where}: positive and labels are for classes, and numbers are predicted; remove them"
+            )
+        if not self.renames:
+            return cells
+        values = relabel(where, self.name, _text(where, self.name, cells), self.renames)
+        return Cells(values, cells.missing)
+
+    def encode(self, where: object, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
+        """Return the labels, ``(n,)``, and the names of the classes; raise `DataError` if they are unusable."""
+        if self.numbers:
+            return _number(where, self.name, cells), ()
+        y, values = _label(where, self.name, cells)
+        classes = self.classes
+        if classes is None:
+            check_spelling(where, self.name, values, self.renames or {})
+            classes = positive_last(where, self.name, values, self.positive)
+        return torch.tensor([classes.index(value) for value in values])[y], classes
+
+
+def encode_table(
     name: str,
     table: Mapping[str, Cells],
     *,
-    label: str,
+    label: LabelColumn,
     sensitive: Sequence[str],
-    apart: Collection[str],
+    not_features: Collection[str],
     source: str,
     digest: str,
     where: object,
-    classes: tuple[str, ...] | None = None,
-    positive: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    client: str = "",
-    reveals: Mapping[str, tuple[str, ...]] | None = None,
-    public: tuple[str, ...] = (),
-    numbers: bool = False,
     rare: int | None = None,
-    test: NDArray[np.bool_] | None = None,
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
     Parameters
     ----------
-    name, source, digest, client, reveals, public
+    name, source, digest
         As in `Dataset`.
     table : Mapping[str, Cells]
         Columns without missing cells.
-    label : str
-        Column of the label, which has two or more values.
+    label : LabelColumn
+        The column of the label.
     sensitive : sequence of str
         Columns of the sensitive attribute; several are crossed.
-    apart : collection of str
-        Columns that are not features.
+    not_features : collection of str
+        Columns beside the label that are not features.
     where : object
-        What error messages name: a file or a data set.
-    classes : tuple of str, optional
-        Values of the label in the order of the classes. Default: sorted, the positive one of two last.
-    positive : str, optional
-        The positive one of two classes; see `datasets.labels`.
-    labels : mapping of str to str, optional
-        Values of the label to rename.
-    numbers : bool
-        Whether the label is a number to predict; then there are no classes.
+        A file or a data set, for error messages.
     rare : int, optional
         Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
-    test : ndarray, optional
-        ``(n,)`` bool, True on the rows of the source's own test split.
 
     Raises
     ------
     DataError
         If the choice of columns is unusable.
     """
-    if numbers and (positive is not None or labels):
-        raise DataError(
-            f"{where}: positive and labels are for classes, and numbers are predicted; remove them"
-        )
-    if labels:
-        renamed = relabeled(where, label, _text(where, label, table[label]), labels)
-        table = {**table, label: Cells(renamed, table[label].missing)}
-    y, found = (_number if numbers else _label)(where, label, table[label])
-    if classes is None and not numbers:
-        checked_spelling(where, label, found, labels or {})
-        classes = positive_last(where, label, found, positive)
-    if classes is not None:
-        y = torch.tensor([classes.index(value) for value in found])[y]
+    table = {**table, label.name: label.rename(where, table[label.name])}
+    y, classes = label.encode(where, table[label.name])
     groups = [_attribute(where, column, table[column]) for column in sensitive]
     group, names = group_by(groups) if groups else (None, ())
-    shown = {column: cells for column, cells in table.items() if column != label and column not in apart}
+    columns = {name: cells for name, cells in table.items() if name not in (label.name, *not_features)}
     if rare is not None:
-        shown = {
-            column: cells if cells.numeric or column in sensitive else _without_rare(cells, rare)
-            for column, cells in shown.items()
+        columns = {
+            name: cells if cells.numeric or name in sensitive else _without_rare(cells, rare)
+            for name, cells in columns.items()
         }
-        public = (*public, f"which values of text columns are in at least {rare} rows")
-    x, features, continuous, origins = _encode(where, shown)
+    x, features, continuous, origins = _encode(where, columns)
     return Dataset(
-        name=name,
-        x=x,
-        y=y,
-        classes=found if classes is None else classes,
-        source=source,
-        digest=digest,
-        group=group,
-        groups=names,
-        official_test=None if test is None else torch.from_numpy(test),
-        features=features,
-        origins=origins,
-        continuous=continuous,
-        exact=_exact(shown),
-        columns={column: cells.values for column, cells in table.items()},
-        client=client,
-        reveals=reveals or {},
-        public=public,
-    )
+        name=name, x=x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
+        features=features, origins=origins, continuous=continuous, exact=_exact(columns),
+        columns={name: cells.values for name, cells in table.items()},
+        public=() if rare is None else (f"which values of text columns are in at least {rare} rows",),
+    )  # fmt: skip
 
 
 def _without_rare(cells: Cells, least: int) -> Cells:
     """Replace values in fewer rows by "other"."""
     values, codes, counts = np.unique(cells.values.astype(str), return_inverse=True, return_counts=True)
-    kept: Column = np.where(counts < least, OTHER, values).astype(object)
-    return Cells(kept[codes], cells.missing)
+    replaced: Column = np.where(counts < least, OTHER, values).astype(object)
+    return Cells(replaced[codes], cells.missing)
 
 
 def _text(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
@@ -239,7 +244,7 @@ def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
 
 
-def _number(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
+def _number(where: object, name: str, cells: Cells) -> torch.Tensor:
     if not cells.numeric:
         raise DataError(f"{where}: the label {name!r} is text; regression needs numbers")
     if not len(cells.values) or np.ptp(cells.values) == 0:
@@ -249,7 +254,7 @@ def _number(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple
             f"{where}: the numbers of the label {name!r} differ too little for their size, up to "
             f"{np.abs(cells.values).max():.9g}, to be predicted in single precision; subtract a constant from them"
         )
-    return torch.from_numpy(cells.values.astype(np.float32)), ()
+    return torch.from_numpy(cells.values.astype(np.float32))
 
 
 def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
@@ -294,7 +299,7 @@ def _encode(
 
 
 def _is_continuous(cells: Cells) -> bool:
-    """Whether a column holds numbers other than 0 and 1."""
+    """Return whether a column holds numbers other than 0 and 1."""
     return cells.numeric and not ((cells.values == 0) | (cells.values == 1)).all()
 
 

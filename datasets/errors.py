@@ -24,9 +24,9 @@ def warn_once(message: str) -> None:
     log.warning(message)
 
 
-def nearest(given: str, allowed: Iterable[str]) -> str:
+def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, if any, and all allowed names."""
     allowed = list(allowed)
-    near = difflib.get_close_matches(given, allowed, n=1)
+    near = difflib.get_close_matches(name, allowed, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}allowed: {', '.join(allowed) if allowed else 'none'}"

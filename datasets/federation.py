@@ -17,7 +17,7 @@ from torch import Tensor
 from datasets.allocation import Positions
 from datasets.errors import FederationError
 from datasets.partition import Partition, Samples
-from datasets.splitting import USUAL, Held, Splitting
+from datasets.splitting import USUAL, Holdings, Splitting
 from datasets.users import grouped
 
 if TYPE_CHECKING:
@@ -174,10 +174,12 @@ class Federation:
         """
         assert self.users is not None
         if (split, most) not in self._by_user:
-            rows = [grouped(self.users[own[own >= 0]], most) for own in self.splits[split]]
-            table = torch.full((len(rows), max(1, *(len(row) for row in rows)), most), -1)
-            for own, row in zip(table, rows, strict=True):
-                own[: len(row)] = row
+            tables = [
+                grouped(self.users[positions[positions >= 0]], most) for positions in self.splits[split]
+            ]
+            table = torch.full((len(tables), max(1, *(len(row) for row in tables)), most), -1)
+            for places, row in zip(table, tables, strict=True):
+                places[: len(row)] = row
             self._by_user[split, most] = table
         return self._by_user[split, most]
 
@@ -253,15 +255,17 @@ def federate(
     partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    splits = split.splits(dataset, usage, Held(usage.shared[np.concatenate(parts)], owner, len(parts)), rng)
+    splits = split.splits(
+        dataset, usage, Holdings(usage.shared[np.concatenate(parts)], owner, len(parts)), rng
+    )
     hidden = [*partition.hides, *([] if usage.users is None else [usage.users.column])]
     users = None if usage.users is None else usage.users.number
-    made = _pooled(dataset, splits, users, hidden, standardize=standardize)
-    public = (*dataset.public, *partition.public, *made.public)
-    return replace(made, names=partition.names(samples), public=public)
+    federation = _pool(dataset, splits, users, hidden, standardize=standardize)
+    public = (*dataset.public, *partition.public, *federation.public)
+    return replace(federation, names=partition.names(samples), public=public)
 
 
-def _pooled(
+def _pool(
     dataset: Dataset,
     splits: dict[str, Positions],
     users: NDArray[np.int64] | None,
@@ -269,27 +273,30 @@ def _pooled(
     *,
     standardize: bool,
 ) -> Federation:
-    """Return a federation of the features that are not hidden, whose public facts are those of its training."""
-    held = np.zeros(len(dataset.y), np.bool_)
+    """Return a federation of the features that are not hidden, with the public facts of its training data."""
+    is_held = np.zeros(len(dataset.y), np.bool_)
     for index in splits.values():
-        held[index[index >= 0]] = True
-    rows = np.flatnonzero(held)
-    limited = "" if held.all() else f", {len(rows)} of {len(held)} samples"
+        is_held[index[index >= 0]] = True
+    positions = np.flatnonzero(is_held)
+    limited = "" if is_held.all() else f", {len(positions)} of {len(is_held)} samples"
     tested = hashlib.sha256(np.sort(splits["test"][splits["test"] >= 0]).tobytes()).hexdigest()
     if limited and standardize and standardizes(dataset):  # features are copied: those that somebody holds
-        place = np.full(len(held) + 1, -1)
-        place[rows] = np.arange(len(rows))
+        place = np.full(len(is_held) + 1, -1)
+        place[positions] = np.arange(len(positions))
         splits = {name: place[index] for name, index in splits.items()}
-        dataset, users = _rows(dataset, torch.from_numpy(rows)), None if users is None else users[rows]
-    dataset = _without(dataset, [*hidden, *(c for h in hidden for c in dataset.reveals.get(h, ()))])
+        dataset, users = (
+            _rows(dataset, torch.from_numpy(positions)),
+            None if users is None else users[positions],
+        )
+    dataset = _without_features(dataset, [*hidden, *(c for h in hidden for c in dataset.reveals.get(h, ()))])
     train = splits["train"][splits["train"] >= 0]
     public: tuple[str, ...] = ()
     x, inputs = dataset.x, Inputs.plain(dataset)
     if standardize:
-        x, public, inputs = _standardized(dataset, train)
+        x, public, inputs = _standardize_features(dataset, train)
     y, mean, std = dataset.y, 0.0, 1.0
     if standardize and not dataset.classes:
-        y, mean, std = _scaled(y, train)
+        y, mean, std = _standardize_numbers(y, train)
         public = (*public, "mean and standard deviation over all training samples of the label")
     group = torch.zeros(len(y), dtype=torch.int64) if dataset.group is None else dataset.group
     return Federation(
@@ -343,15 +350,15 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
     starts = np.cumsum([0, *(len(pool.y) for pool in pools)])
     pool = Batch(*(torch.cat(parts) for parts in zip(*pools, strict=True)))
     firsts = [federations[slots.index(slot)].users for slot in range(len(pools))]
-    users = torch.cat([one for one in firsts if one is not None]) if firsts[0] is not None else None
+    users = torch.cat([part for part in firsts if part is not None]) if firsts[0] is not None else None
     result = []
-    moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # shared splits are shifted once
+    moved_splits: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # shared splits are shifted once
     for slot, federation in zip(slots, federations, strict=True):
         start, key = int(starts[slot]), (slot, id(federation.splits))
-        if key not in moved:
+        if key not in moved_splits:
             parts = federation.splits.items()
-            moved[key] = {name: torch.where(index >= 0, index + start, -1) for name, index in parts}
-        result.append(replace(federation, pool=pool, splits=moved[key], users=users))
+            moved_splits[key] = {name: torch.where(index >= 0, index + start, -1) for name, index in parts}
+        result.append(replace(federation, pool=pool, splits=moved_splits[key], users=users))
     return result
 
 
@@ -390,31 +397,32 @@ def stack(federations: Sequence[Federation]) -> Federation:
     return replace(moved[0], splits=splits, repeats=lengths.pop() if len(lengths) == 1 else 1)
 
 
-def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:
+def _without_features(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     """Return the data set without the features that come from raw columns."""
     keep = [number for number, column in enumerate(dataset.origins) if column not in columns]
     if len(keep) == len(dataset.origins):
         return dataset
     if not keep:
         raise FederationError(f"no feature is left without the column {columns[0]}")
-    given = dataset.continuous
+    continuous = dataset.continuous
     exact = dataset.exact
-    if given is not None and exact is not None:
+    if continuous is not None and exact is not None:
         exact = exact[
-            :, [column not in columns for column, flag in zip(dataset.origins, given, strict=True) if flag]
+            :,
+            [column not in columns for column, flag in zip(dataset.origins, continuous, strict=True) if flag],
         ]
     return replace(
         dataset,
         x=dataset.x[:, keep],
         features=tuple(dataset.features[number] for number in keep),
         origins=tuple(dataset.origins[number] for number in keep),
-        continuous=None if given is None else given[keep],
+        continuous=None if continuous is None else continuous[keep],
         exact=exact,
     )
 
 
 def standardizes(dataset: Dataset) -> bool:
-    """Whether a data set has columns to standardize."""
+    """Return whether a data set has columns to standardize."""
     return dataset.continuous is not None and bool(dataset.continuous.any())
 
 
@@ -424,7 +432,7 @@ def _rows(dataset: Dataset, rows: Tensor) -> Dataset:
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], group=group, exact=exact)
 
 
-def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...], Inputs]:
+def _standardize_features(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...], Inputs]:
     """Return the features with standardized columns, the statistics taken as public, and how they were made."""
     inputs = Inputs.plain(dataset)
     if not standardizes(dataset):
@@ -440,10 +448,10 @@ def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str
     return x, (f"mean and standard deviation over all training samples of: {', '.join(names)}",), inputs
 
 
-def _scaled(y: Tensor, train: Positions) -> tuple[Tensor, float, float]:
+def _standardize_numbers(y: Tensor, train: Positions) -> tuple[Tensor, float, float]:
     """Return standardized numbers to predict, and their mean and standard deviation among training samples."""
-    own = y[torch.from_numpy(train)].double()
-    mean, std = float(own.mean()), float(own.std(correction=0)) or 1.0
+    training = y[torch.from_numpy(train)].double()
+    mean, std = float(training.mean()), float(training.std(correction=0)) or 1.0
     return ((y.double() - mean) / std).to(y.dtype), mean, std
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from datasets import arrow, csv
 from datasets.dataset import Dataset
-from datasets.doubts import check_meant, point_out
-from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
+from datasets.doubts import check_column_kinds, warn_of_doubts
+from datasets.encoding import MISSING_CATEGORY, Cells, Content, LabelColumn, encode_table
 from datasets.errors import DataError, nearest, warn_once
-from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, Reading, listed
-from datasets.labels import point_out_alike
+from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, Reading, as_list
+from datasets.labels import warn_of_similar
 
 
 class Format(NamedTuple):
@@ -90,25 +91,25 @@ class Roles:
             raise DataError(f"rare is {self.rare}; give a number of rows, at least 1")
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def roles_beside_label(self) -> tuple[str, ...]:
         """The columns that tell samples apart beside the label: sensitive ones, that of clients and of users."""
-        return (*listed(self.sensitive), *filter(None, (self.client, self.user)))
+        return (*as_list(self.sensitive), *filter(None, (self.client, self.user)))
 
     @property
-    def apart(self) -> set[str]:
+    def not_features(self) -> set[str]:
         """The columns beside the label that are no features."""
-        return {self.client, self.user} | (set() if self.keep_sensitive else {*listed(self.sensitive)})
+        return {self.client, self.user} | (set() if self.keep_sensitive else {*as_list(self.sensitive)})
 
     def label_in(self, path: Path, content: Content) -> str:
-        """Return the column of the label, if all that are named are columns of a file and may be what they are."""
-        columns, dropped = content.columns, listed(self.drop)
+        """Return the column of the label, after checking that all named columns exist and fit their roles."""
+        columns, dropped = content.columns, as_list(self.drop)
         if self.label is None:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
-        for column in (self.label, *self.told, *dropped, *listed(self.text)):
+        for column in (self.label, *self.roles_beside_label, *dropped, *as_list(self.text)):
             if column not in columns:
-                taken = f" ({content.taken})" if content.taken else ""
-                raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{taken}")
-        if self.label in self.told or {self.label, *self.told} & set(dropped):
+                note = f" ({content.note})" if content.note else ""
+                raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{note}")
+        if self.label in self.roles_beside_label or {self.label, *self.roles_beside_label} & set(dropped):
             raise DataError(
                 f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
             )
@@ -116,7 +117,7 @@ class Roles:
 
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
         """Return the columns that are not left out."""
-        table, dropped, spelled = {}, listed(self.drop), listed(self.text)
+        table, dropped, spelled = {}, as_list(self.drop), as_list(self.text)
         for name, cells in content.columns.items():
             if name not in dropped:
                 table[name] = cells("text" if name == self.user or name in spelled else "guess")
@@ -151,45 +152,46 @@ def read_table(kind: str, path: Path, roles: Roles, reading: Reading) -> Dataset
     label = roles.label_in(path, content)
     policies = _policies(path, roles.missing, content.columns)
     table = roles.cells(path, content)
-    told, spelled = {label, *roles.told}, listed(roles.text)
-    meant = {name: cells for name, cells in table.items() if name not in {roles.user, *spelled}}
-    check_meant(path, meant, told, typed=content.typed)
-    table, kept = _treat_missing(path, table, label, roles.user, policies)
+    role_columns, texts = {label, *roles.roles_beside_label}, as_list(roles.text)
+    checked = {name: cells for name, cells in table.items() if name not in {roles.user, *texts}}
+    check_column_kinds(path, checked, role_columns, typed=content.typed)
+    table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
-    features = {name: cells for name, cells in table.items() if name not in told | roles.apart}
-    point_out(path, features, spelled, label, table[label], quantity=numbers)
-    for name in roles.told:
+    features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
+    warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
+    for name in roles.roles_beside_label:
         if not table[name].numeric:
-            point_out_alike(path, name, set(table[name].values.tolist()))
-    some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
-    return encoded(
+            warn_of_similar(path, name, set(table[name].values.tolist()))
+    extent = "" if complete.all() else f", {complete.sum()} of {content.rows} rows"
+    dataset = encode_table(
         f"{kind}:{path.name}",
         table,
-        label=label,
-        sensitive=listed(roles.sensitive),
-        apart=roles.apart,
-        client=roles.client,
-        source=f"{kind} ({path.name}{some})",
+        label=LabelColumn(name=label, numbers=numbers, positive=roles.positive, renames=roles.labels),
+        sensitive=as_list(roles.sensitive),
+        not_features=roles.not_features,
+        source=f"{kind} ({path.name}{extent})",
         digest=content.digest,
         where=path,
-        public=("means of columns with missing cells, over all rows",) if "fill" in policies.values() else (),
-        numbers=numbers,
         rare=roles.rare,
-        positive=roles.positive,
-        labels=roles.labels,
-        test=None if content.test is None else content.test[kept],
+    )
+    means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
+    return replace(
+        dataset,
+        client=roles.client,
+        public=(*means, *dataset.public),
+        official_test=None if content.test is None else torch.from_numpy(content.test[complete]),
     )
 
 
 def _policies(path: Path, missing: str | Mapping[str, str], columns: Mapping[str, object]) -> dict[str, str]:
     """Return the policy of every column."""
-    given = {OTHERWISE: missing} if isinstance(missing, str) else missing
-    for column, policy in given.items():
+    by_column = {OTHERWISE: missing} if isinstance(missing, str) else missing
+    for column, policy in by_column.items():
         if column not in (*columns, OTHERWISE):
             raise DataError(f"{path} has no column {column!r} (missing); {nearest(column, columns)}")
         if policy not in POLICIES:
             raise DataError(f"missing={policy!r} is unknown; {nearest(policy, POLICIES)}")
-    return {column: given.get(column, given.get(OTHERWISE, POLICIES[0])) for column in columns}
+    return {column: by_column.get(column, by_column.get(OTHERWISE, POLICIES[0])) for column in columns}
 
 
 def _treat_missing(
@@ -208,26 +210,27 @@ def _treat_missing(
             f"{path}: the user {user!r} is missing in {holes[user]} rows; it is never filled: leave them out with "
             f"missing.{user}=drop"
         )
-    kept = np.ones(len(table[label].missing), dtype=bool)
+    complete = np.ones(len(table[label].missing), dtype=bool)
     causes = {name: count for name, count in holes.items() if policies[name] == "drop" or name == label}
     for name in causes:
-        kept &= ~table[name].missing
-    if kept.sum() < 2:
-        raise DataError(f"{path}: every row but {kept.sum()} has a missing cell; nothing is left")
+        complete &= ~table[name].missing
+    if complete.sum() < 2:
+        raise DataError(f"{path}: every row but {complete.sum()} has a missing cell; nothing is left")
     if causes:
-        listed = ", ".join(f"{name!r} ({count})" for name, count in causes.items())
+        columns = ", ".join(f"{name!r} ({count})" for name, count in causes.items())
         warn_once(
-            f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
+            f"{path}: {len(complete) - complete.sum()} of {len(complete)} rows are left out, in which {columns} is "
+            "missing"
         )
-    left = {
-        name: cells._replace(values=cells.values[kept], missing=cells.missing[kept])
+    remaining = {
+        name: cells._replace(values=cells.values[complete], missing=cells.missing[complete])
         for name, cells in table.items()
     }
-    if empty := [name for name, cells in left.items() if cells.missing.all()]:
+    if empty := [name for name, cells in remaining.items() if cells.missing.all()]:
         raise DataError(
             f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
         )
-    return {name: _fill(cells) for name, cells in left.items()}, kept
+    return {name: _fill(cells) for name, cells in remaining.items()}, complete
 
 
 def _fill(cells: Cells) -> Cells:

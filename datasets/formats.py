@@ -41,7 +41,7 @@ def parse_address(address: str) -> dict[str, Any] | None:
     name, colon, rest = address.partition(":")
     if not colon or name not in SUFFIXES:
         suffix, rest = Path(address.partition("?")[0]).suffix.lower(), address
-        name = next((name for name, known in SUFFIXES.items() if suffix in known), "")
+        name = next((name for name, suffixes in SUFFIXES.items() if suffix in suffixes), "")
         if not name:
             return None
     path, _, query = rest.partition("?")
@@ -53,18 +53,18 @@ def parse_address(address: str) -> dict[str, Any] | None:
             raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
         if not equals or (dot and key not in MAPPINGS) or (key == "labels" and not dot):
             renames = "labels.OLD=NEW; the column of labels is label=COLUMN"
-            wanted = renames if key == "labels" else f"{key}=VALUE"
-            raise DataError(f"{address!r}: {part!r} is not {wanted}")
+            expected = renames if key == "labels" else f"{key}=VALUE"
+            raise DataError(f"{address!r}: {part!r} is not {expected}")
         value = unquote(value)
         if key in MAPPINGS:
-            given, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
-            if column in given:
+            mapping, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
+            if column in mapping:
                 raise DataError(f"{address!r}: {key} is given twice")
-            given[column] = value
+            mapping[column] = value
         elif key == "na" and value.startswith("[") and value.endswith("]"):  # as in a run file
-            options[key] = [*listed(options.get(key)), *map(str.strip, value[1:-1].split(","))]
+            options[key] = [*as_list(options.get(key)), *map(str.strip, value[1:-1].split(","))]
         elif key in LISTS and key in options:
-            options[key] = [*listed(options[key]), value]
+            options[key] = [*as_list(options[key]), value]
         elif key in options:
             raise DataError(f"{address!r}: {key} is given twice")
         elif key == "keep_sensitive":
@@ -77,16 +77,16 @@ def parse_address(address: str) -> dict[str, Any] | None:
             options[key] = int(value)
         else:
             options[key] = value
-    if (given := options.get("missing")) is not None and set(given) == {OTHERWISE}:
-        options["missing"] = given[OTHERWISE]
+    if (mapping := options.get("missing")) is not None and set(mapping) == {OTHERWISE}:
+        options["missing"] = mapping[OTHERWISE]
     return {"name": name, "path": unquote(path), **options}
 
 
-def listed(given: str | Sequence[str] | None) -> list[str]:
+def as_list(names: str | Sequence[str] | None) -> list[str]:
     """Return one name, several or none as a list."""
-    if given is None:
+    if names is None:
         return []
-    return [given] if isinstance(given, str) else list(given)
+    return [names] if isinstance(names, str) else list(names)
 
 
 class Reading(NamedTuple):
@@ -110,41 +110,44 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Reading:
-        """Return what some options say, of which others than these are ignored.
+        """Return the reading that some options describe; other options are ignored.
 
         Raises
         ------
         DataError
             If a sign is no single character, or two signs are the same.
         """
-        given: dict[str, Any] = {name: options[name] for name in cls._fields if options.get(name) is not None}
-        if given.get("delimiter") in ("tab", "\\t"):
-            given["delimiter"] = "\t"
-        codes = given.pop("na", ())
-        given["na"] = (
+        settings: dict[str, Any] = {
+            name: options[name] for name in cls._fields if options.get(name) is not None
+        }
+        if settings.get("delimiter") in ("tab", "\\t"):
+            settings["delimiter"] = "\t"
+        codes = settings.pop("na", ())
+        settings["na"] = (
             (codes,) if isinstance(codes, str) else tuple(codes) if isinstance(codes, list | tuple) else None
         )
-        for name, value in given.items():
+        for name, value in settings.items():
             if not (
                 isinstance(value, str)
                 or (name == "na" and value is not None and {*map(type, value)} <= {str})
             ):
                 raise DataError(f"{name}: a text is needed, given {options[name]!r}")
-        made = cls(**given)
+        reading = cls(**settings)
         for name, sign in (
-            ("delimiter", made.delimiter),
-            ("decimal", made.decimal),
-            ("thousands", made.thousands),
+            ("delimiter", reading.delimiter),
+            ("decimal", reading.decimal),
+            ("thousands", reading.thousands),
         ):
             if sign and (len(sign) != 1 or sign.isalnum() or sign in '"+\r\n'):
                 raise DataError(
                     f"{name} is {sign!r}; give one character other than a letter, digit, quote or plus"
                 )
-        if made.decimal == "-" or made.thousands == "-" or made.decimal in (made.thousands, ""):
+        if reading.decimal == "-" or reading.thousands == "-" or reading.decimal in (reading.thousands, ""):
             raise DataError(
-                f"decimal is {made.decimal!r} and thousands {made.thousands!r}; give two different signs, no minus"
+                f"decimal is {reading.decimal!r} and thousands {reading.thousands!r}; give two different signs, "
+                "no minus"
             )
-        return made
+        return reading
 
     @property
     def usual(self) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets import packaged, sources
-from datasets.cache import Found, sha256
+from datasets.cache import LocalCopy, sha256
 from datasets.dataset import Dataset
 from datasets.errors import DataError, nearest
 
@@ -85,12 +85,12 @@ def join_splits(
     )
 
 
-def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
+def read_fashion_mnist(copy: LocalCopy, *, normalize: str = "standard") -> Dataset:
     """Read Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of 1 x 28 x 28, ten classes.
 
     Parameters
     ----------
-    found : Found
+    copy : Found
         Folder of the four IDX ``.gz`` files.
     normalize : {"standard", "half", "none"}
         Mean 0.2860 and deviation 0.3529; 0.5 and 0.5; or leave in [0, 1].
@@ -100,10 +100,10 @@ def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
     DataError
         If a file is missing, truncated or not an IDX file.
     """
-    paths = [found.path / name for name in sources.FASHION_FILES]
+    paths = [copy.path / name for name in sources.FASHION_FILES]
     arrays = [read_idx(path) for path in paths]
     if [a.ndim for a in arrays] != [3, 1, 3, 1]:
-        raise DataError(f"{found.path}: the IDX files must hold images, labels, images, labels")
+        raise DataError(f"{copy.path}: the IDX files must hold images, labels, images, labels")
     digests = [sha256(path) for path in paths]
     official = digests == list(sources.FASHION_FILES.values())
     return join_splits(
@@ -136,7 +136,7 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
+def read_tiny_imagenet(copy: LocalCopy, *, normalize: str = "standard") -> Dataset:
     """Read Tiny-ImageNet-200 (Stanford CS231n): 100,000 + 10,000 images of 3 x 64 x 64, 200 classes.
 
     The validation split serves as test split, as the original test labels were never published. The data set takes
@@ -144,7 +144,7 @@ def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
 
     Parameters
     ----------
-    found : Found
+    copy : Found
         ``tiny-imagenet-200.zip``, the extracted ``tiny-imagenet-200``, or a folder with one of them.
     normalize : {"standard", "half", "none"}
         Mean (0.4802, 0.4481, 0.3975) and deviation (0.2770, 0.2691, 0.2821); 0.5 and 0.5; or leave in [0, 1].
@@ -154,8 +154,8 @@ def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
     DataError
         If the layout is not standard or an image cannot be decoded.
     """
-    inside = [found.path / "tiny-imagenet-200", found.path / sources.TINY_ARCHIVE]
-    path = next((p for p in inside if p.exists()), found.path)
+    inside = [copy.path / "tiny-imagenet-200", copy.path / sources.TINY_ARCHIVE]
+    path = next((p for p in inside if p.exists()), copy.path)
     digest = hashlib.sha256()
     try:
         with _tree(path) as (names, read):

@@ -32,11 +32,11 @@ MOST_SHOWN = 20  # values of a label in a message
 
 
 def folded(name: str) -> str:
-    """Return a name without what is mostly a slip: case, surrounding and doubled spaces, trailing dots."""
+    """Return a name without case, surrounding and doubled spaces, and trailing dots, which are mostly slips."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split()).rstrip(". ")
 
 
-def alike(names: Iterable[str]) -> list[list[str]]:
+def similar_groups(names: Iterable[str]) -> list[list[str]]:
     """Return the groups of names that `folded` makes equal."""
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -44,17 +44,18 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def point_out_alike(where: object, column: str, names: Iterable[str]) -> None:
+def warn_of_similar(where: object, column: str, names: Iterable[str]) -> None:
     """Warn of values of a column that may be one: they count as different."""
-    if found := alike(names):
-        shown = "; ".join(", ".join(map(repr, group)) for group in found[:3])
+    if groups := similar_groups(names):
+        examples = "; ".join(", ".join(map(repr, group)) for group in groups[:3])
         warn_once(
-            f"{where}: values of the column {column!r} differ in {SPELLING} only, and count as different: {shown}"
-            + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+            f"{where}: values of the column {column!r} differ in {SPELLING} only, and count as different: "
+            + examples
+            + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
         )
 
 
-def relabeled(where: object, label: str, values: NDArray[np.str_], names: Mapping[str, str]) -> Column:
+def relabel(where: object, label: str, values: NDArray[np.str_], names: Mapping[str, str]) -> Column:
     """Return the values of a label with some of them renamed.
 
     Raises
@@ -62,24 +63,22 @@ def relabeled(where: object, label: str, values: NDArray[np.str_], names: Mappin
     DataError
         If one that is to be renamed does not occur.
     """
-    given: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     for old, new in names.items():
-        if given.setdefault(old.strip(), new.strip()) != new.strip():
-            raise DataError(
-                f"{where}: labels names {old.strip()!r} twice, as readers take no spaces around cells"
-            )
-    known, codes = np.unique(values, return_inverse=True)
-    for old in given:
-        if old not in known:
+        if new_names.setdefault(old.strip(), new.strip()) != new.strip():
+            raise DataError(f"{where}: labels names {old.strip()!r} twice; spaces around cells are ignored")
+    old_names, codes = np.unique(values, return_inverse=True)
+    for old in new_names:
+        if old not in old_names:
             raise DataError(
                 f"{where}: labels renames {old!r}, which is not a value of {label!r}; "
-                f"{nearest(old, known.tolist()[:MOST_SHOWN])}"
+                f"{nearest(old, old_names.tolist()[:MOST_SHOWN])}"
             )
-    renamed: Column = np.array([given.get(str(name), str(name)) for name in known], dtype=object)
+    renamed: Column = np.array([new_names.get(str(name), str(name)) for name in old_names], dtype=object)
     return renamed[codes]
 
 
-def checked_spelling(where: object, label: str, classes: Sequence[str], names: Mapping[str, str]) -> None:
+def check_spelling(where: object, label: str, classes: Sequence[str], names: Mapping[str, str]) -> None:
     """Refuse classes that differ in their spelling only, unless ``labels`` names all of them.
 
     Raises
@@ -88,12 +87,12 @@ def checked_spelling(where: object, label: str, classes: Sequence[str], names: M
         With the list of them and what to set.
     """
     reviewed = {name.strip() for pair in names.items() for name in pair}
-    found = [group for group in alike(classes) if not reviewed.issuperset(group)]
-    if found:
-        shown = "; ".join(", ".join(map(repr, group)) for group in found)
-        example = ", ".join(f"{name!r}: {group[-1]!r}" for group in found for name in group[:-1])
+    groups = [group for group in similar_groups(classes) if not reviewed.issuperset(group)]
+    if groups:
+        texts = "; ".join(", ".join(map(repr, group)) for group in groups)
+        example = ", ".join(f"{name!r}: {group[-1]!r}" for group in groups for name in group[:-1])
         raise DataError(
-            f"{where}: values of the label {label!r} differ in {SPELLING} only: {shown}. Write them alike in the "
+            f"{where}: values of the label {label!r} differ in {SPELLING} only: {texts}. Write them alike in the "
             f"file, or say which are one class with data.labels, as in labels: {{{example}}}; name each as itself "
             "if they are different classes"
         )
@@ -121,31 +120,33 @@ def positive_last(
     if positive is not None:
         place = _place(positive, classes)
         if len(classes) != 2 or place is None:
-            shown = ", ".join(map(repr, classes[:MOST_SHOWN])) + (" ..." if len(classes) > MOST_SHOWN else "")
+            listing = ", ".join(map(repr, classes[:MOST_SHOWN])) + (
+                " ..." if len(classes) > MOST_SHOWN else ""
+            )
             wrong = (
                 f"positive is for two classes, and the label {label!r} has {len(classes)}"
                 if len(classes) != 2
                 else f"positive is {positive!r}, which is not a class of the label {label!r}"
             )
-            raise DataError(f"{where}: {wrong}: {shown}")
+            raise DataError(f"{where}: {wrong}: {listing}")
         return classes if place == 1 else classes[::-1]
     if len(classes) != 2:
         return classes
     for pair in (classes, classes[::-1]):
         if (folded(pair[0]), folded(pair[1])) in OBVIOUS:
             return pair
-    one, other = classes
+    first, second = classes
     warn_once(
-        f"{where}: the label {label!r} has the classes {one!r} and {other!r}; {other!r} counts as the positive "
-        f"one, only because it comes last in sorted order; say which it is with data.positive ({one} or {other})"
+        f"{where}: the label {label!r} has the classes {first!r} and {second!r}; {second!r} counts as the positive "
+        f"one, only because it comes last in sorted order; say which it is with data.positive ({first} or {second})"
     )
     return classes
 
 
-def _place(given: str, classes: Sequence[str]) -> int | None:
+def _place(positive: str, classes: Sequence[str]) -> int | None:
     """Return the place of the class that is meant: as it is written, or the only one that is spelled like it."""
-    if given.strip() in classes:
-        return classes.index(given.strip())
-    meant = WORDS.get(folded(given), (folded(given),))
-    found = [number for number, name in enumerate(classes) if folded(name) in meant]
-    return found[0] if len(found) == 1 else None
+    if positive.strip() in classes:
+        return classes.index(positive.strip())
+    spellings = WORDS.get(folded(positive), (folded(positive),))
+    places = [number for number, name in enumerate(classes) if folded(name) in spellings]
+    return places[0] if len(places) == 1 else None

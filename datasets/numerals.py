@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.dataset import Column
-from datasets.encoding import Cells, Kind, numbers
+from datasets.encoding import Cells, Kind, number_cells
 from datasets.errors import DataError
 from datasets.formats import Reading
 
@@ -67,17 +67,17 @@ def read_texts(
     if kind == "text":
         return Cells(values, missing)
     holes = bool(missing.any())
-    given = np.where(missing, np.nan, values) if holes else values
-    short = kind == "number" or (not holes and len(given) <= FIRST)
-    found = values_of(
-        given if short else given[~missing][:FIRST], reading
+    candidates = np.where(missing, np.nan, values) if holes else values
+    short = kind == "number" or (not holes and len(candidates) <= FIRST)
+    numeric = values_of(
+        candidates if short else candidates[~missing][:FIRST], reading
     )  # most text is known by its first cells
-    if kind == "guess" and np.isnan(found).any():
+    if kind == "guess" and np.isnan(numeric).any():
         return Cells(values, missing)
-    found = found if short else values_of(given, reading)
-    if kind == "number" and all(map(ISO.match, given[~missing])):
-        found = _days(given)
-    wrong = np.isnan(found) & ~missing
+    numeric = numeric if short else values_of(candidates, reading)
+    if kind == "number" and all(map(ISO.match, candidates[~missing])):
+        numeric = _days(candidates)
+    wrong = np.isnan(numeric) & ~missing
     if wrong.any():
         if kind == "guess":
             return Cells(values, missing)
@@ -85,20 +85,20 @@ def read_texts(
         raise DataError(
             f"{what} needs numbers, as in training; row {row + 1} below the header has {texts[row]!r}"
         )
-    made = without(numbers(what, found, missing), reading)
-    return made._replace(codes=_codes(texts))
+    cells = mark_missing(number_cells(what, numeric, missing), reading)
+    return cells._replace(codes=_codes(texts))
 
 
 def _days(dates: Column) -> NDArray[np.float64]:
     """Return dates as the days since 1970 (UTC), as they are read from Parquet, NaN where there is none."""
     import pandas as pd  # slow to import; most data sets do without it
 
-    found = pd.to_datetime(pd.Series(dates, dtype=object), format="ISO8601", errors="coerce", utc=True)
-    times = found.dt.tz_localize(None).to_numpy("datetime64[us]")
+    stamps = pd.to_datetime(pd.Series(dates, dtype=object), format="ISO8601", errors="coerce", utc=True)
+    times = stamps.dt.tz_localize(None).to_numpy("datetime64[us]")
     return np.where(np.isnat(times), np.nan, times.astype(np.int64) / MICROSECONDS)
 
 
-def without(cells: Cells, reading: Reading) -> Cells:
+def mark_missing(cells: Cells, reading: Reading) -> Cells:
     """Return a column of numbers in which those that stand for nothing are missing."""
     if not reading.na:
         return cells

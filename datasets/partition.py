@@ -101,7 +101,7 @@ class Partition(ABC):
         return np.split(np.argsort(owner, kind="stable")[left_out:], np.cumsum(sizes)[:-1])
 
     def resolved(self, client: str) -> Self:
-        """Return the partition with what the data set's column of clients, or none, decides."""
+        """Return the partition completed by the data set's column of clients, if it has one."""
         return self
 
     @property
@@ -142,8 +142,8 @@ def partition(cls: type[P]) -> type[P]:
 
     What a notebook, ``__main__``, has defined may be defined again.
     """
-    known = PARTITIONS.setdefault(cls.kind, cls)
-    if known is not cls and known.__module__ != "__main__":
+    registered = PARTITIONS.setdefault(cls.kind, cls)
+    if registered is not cls and registered.__module__ != "__main__":
         raise PartitionError(f"two partitions are called {cls.kind!r}")
     PARTITIONS[cls.kind] = cls
     return cls
@@ -332,9 +332,9 @@ class Sensitive(Partition):
             raise self.error("the data have no sensitive attribute; use another partition or name one")
         owner = np.full(len(samples.labels), -1, dtype=np.int64)
         for value in np.unique(samples.groups):
-            held = rng.permutation(np.flatnonzero(samples.groups == value))
-            counts = proportional(np.array(len(held)), np.array(self.ratio))
-            owner[held] = np.repeat(rng.permutation(clients), counts)
+            members = rng.permutation(np.flatnonzero(samples.groups == value))
+            counts = proportional(np.array(len(members)), np.array(self.ratio))
+            owner[members] = np.repeat(rng.permutation(clients), counts)
         return owner
 
 
@@ -457,9 +457,9 @@ class Natural(Partition):
         return values.astype(str) if values.dtype == object else values
 
 
-def _neighbors(given: int, step: int) -> str:
-    """Return the positive multiples of `step` next to `given`, as text."""
-    below = given // step * step
+def _neighbors(number: int, step: int) -> str:
+    """Return the positive multiples of `step` next to `number`, as text."""
+    below = number // step * step
     return f"{below} or {below + step}" if below else str(step)
 
 

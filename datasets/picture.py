@@ -81,30 +81,30 @@ def picture(several: Sequence[ClientCounts], tallest: float = 9.0) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    heights = [min(max(held.clients * 0.16, 2.4), tallest) + 1.4 for held in several]
-    widths = [_widths(held) for held in several]
-    size = max(sum(own) + 1.4 * (len(own) - 1) for own in widths), sum(heights)
+    heights = [min(max(tally.clients * 0.16, 2.4), tallest) + 1.4 for tally in several]
+    widths = [_widths(tally) for tally in several]
+    size = max(sum(map_widths) + 1.4 * (len(map_widths) - 1) for map_widths in widths), sum(heights)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)  # measures text; without one every measurement sets up a picture
     rows = figure.subfigures(len(several), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for row, held, own in zip(rows, several, widths, strict=True):
-        *map_axes, size_axes = row.subplots(1, len(own), width_ratios=own, squeeze=False)[0]
-        for axes, (what, counts) in zip(map_axes, _maps(held), strict=True):
+    for row, tally, map_widths in zip(rows, several, widths, strict=True):
+        *map_axes, size_axes = row.subplots(1, len(map_widths), width_ratios=map_widths, squeeze=False)[0]
+        for axes, (what, counts) in zip(map_axes, _maps(tally), strict=True):
             _heat_map(row, axes, what, list(counts), np.array(list(counts.values())).T)
-            _client_ticks(axes, held, first=axes is map_axes[0])
+            _client_ticks(axes, tally, first=axes is map_axes[0])
         map_axes[0].set_ylabel("client")
-        _sizes(size_axes, held)
-        row.suptitle(held.title, fontsize="medium")
+        _sizes(size_axes, tally)
+        row.suptitle(tally.title, fontsize="medium")
     return figure
 
 
-def _maps(held: ClientCounts) -> list[tuple[str, Counts]]:
-    return [("class", held.classes), *([("sensitive group", held.groups)] if held.groups else [])]
+def _maps(tally: ClientCounts) -> list[tuple[str, Counts]]:
+    return [("class", tally.classes), *([("sensitive group", tally.groups)] if tally.groups else [])]
 
 
-def _widths(held: ClientCounts) -> list[float]:
+def _widths(tally: ClientCounts) -> list[float]:
     """Return the widths of the maps and of the sizes beside them, in inches."""
-    return [min(max(len(counts) * 0.6, 2.0), 9.0) for _, counts in _maps(held)] + [1.8]
+    return [min(max(len(counts) * 0.6, 2.0), 9.0) for _, counts in _maps(tally)] + [1.8]
 
 
 def _heat_map(
@@ -115,11 +115,11 @@ def _heat_map(
     scale = figure.colorbar(image, cax=axes.inset_axes((1.02, 0, 0.03, 1)))  # as high as the map
     scale.set_label("samples", fontsize="small")
     every = -(-len(names) // MOST_TICKS)
-    shown = range(0, len(names), every)
+    ticks = range(0, len(names), every)
     slanted = max(len(name) for name in names) > 3
     axes.set_xticks(
-        shown,
-        [names[i] for i in shown],
+        ticks,
+        [names[i] for i in ticks],
         rotation=45 if slanted else 0,
         ha="right" if slanted else "center",
         rotation_mode="anchor",
@@ -131,32 +131,34 @@ def _heat_map(
             axes.text(column, client, str(count), ha="center", va="center", color=color, fontsize="small")
 
 
-def _sizes(axes: Axes, held: ClientCounts) -> None:
+def _sizes(axes: Axes, tally: ClientCounts) -> None:
     """Draw the number of samples per split and client as bars aligned with the rows of the maps."""
-    edges = np.arange(held.clients + 1) - 0.5
-    start = np.zeros(held.clients)
-    for color, (name, counts) in zip(COLORS, held.splits.items(), strict=False):
+    edges = np.arange(tally.clients + 1) - 0.5
+    start = np.zeros(tally.clients)
+    for color, (name, counts) in zip(COLORS, tally.splits.items(), strict=False):
         # One outline per split instead of one bar per client, which is fast for 10,000 clients.
         end = start + np.array(counts)
         axes.stairs(
             end, edges, baseline=start, orientation="horizontal", fill=True, color=color, label=name, lw=0
         )
         start = end
-    if held.clients <= MOST_LINES:
+    if tally.clients <= MOST_LINES:
         axes.hlines(edges, 0, start.max(), color="white", lw=1)
-    axes.set_ylim(held.clients - 0.5, -0.5)
+    axes.set_ylim(tally.clients - 0.5, -0.5)
     axes.set_xlabel("samples")
     axes.locator_params(axis="x", nbins=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small", frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    _client_ticks(axes, held)
+    _client_ticks(axes, tally)
 
 
-def _client_ticks(axes: Axes, held: ClientCounts, first: bool = False) -> None:
+def _client_ticks(axes: Axes, tally: ClientCounts, first: bool = False) -> None:
     """Write the numbers of clients, or their names at the first map, whose rows the others share."""
-    if held.names and held.clients <= MOST_NAMES:
-        axes.set_yticks(range(held.clients), held.names if first else [""] * held.clients, fontsize="x-small")
+    if tally.names and tally.clients <= MOST_NAMES:
+        axes.set_yticks(
+            range(tally.clients), tally.names if first else [""] * tally.clients, fontsize="x-small"
+        )
         return
     steps = (step * 10**power for power in range(9) for step in (1, 2, 5))
-    every = next(step for step in steps if held.clients <= MOST_TICKS * step)
-    axes.set_yticks(range(0, held.clients, every))
+    every = next(step for step in steps if tally.clients <= MOST_TICKS * step)
+    axes.set_yticks(range(0, tally.clients, every))

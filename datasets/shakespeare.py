@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.cache import Found, SourceError, only_file
+from datasets.cache import LocalCopy, SourceError, only_file
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 
@@ -58,7 +58,7 @@ def plain_csv(archive: Path) -> bytes:
             for name in sorted(n for n in files.getnames() if n.startswith(FOLDER) and n.endswith(EDITION)):
                 title = titles[Path(name).stem]["title"]
                 rows = roles(_read(files, name)).items()
-                writer.writerows((title, role, said) for role, said in sorted(rows) if len(said) >= SMALLEST)
+                writer.writerows((title, role, text) for role, text in sorted(rows) if len(text) >= SMALLEST)
     except (OSError, *BROKEN) as error:
         raise SourceError(f"{archive.name} is not an archive of the plays: {error}") from error
     return text.getvalue().encode()
@@ -78,31 +78,33 @@ def roles(play: str) -> dict[str, str]:
     after directions. Those who speak once only are left out, as lines of other kinds are mistaken for them. Only
     `SYMBOLS` are kept.
     """
-    said: dict[str, list[str]] = defaultdict(list)
+    lines_of_role: dict[str, list[str]] = defaultdict(list)
     speeches: dict[str, int] = defaultdict(int)
     speaker = ""
     for part in re.split(r"\n\s*\n", DIRECTION.sub("", play)):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
-        found = SPEAKER.fullmatch(lines[0]) if lines else None
+        match = SPEAKER.fullmatch(lines[0]) if lines else None
         if lines and NO_SPEAKER.match(lines[0].upper()):
             speaker = ""
-        elif found and len(lines) > 1:
-            speaker = found[0].rstrip(".").upper()
+        elif match and len(lines) > 1:
+            speaker = match[0].rstrip(".").upper()
             speeches[speaker] += 1
-            said[speaker] += lines[1:]
+            lines_of_role[speaker] += lines[1:]
         elif speaker:
-            said[speaker] += lines
+            lines_of_role[speaker] += lines
     unknown = re.compile(f"[^{re.escape(SYMBOLS)}]")
-    texts = {role: unknown.sub("", "\n".join(said[role])) for role, times in speeches.items() if times > 1}
+    texts = {
+        role: unknown.sub("", "\n".join(lines_of_role[role])) for role, times in speeches.items() if times > 1
+    }
     return {role: re.sub(" +", " ", text) for role, text in texts.items()}
 
 
-def read_shakespeare(found: Found) -> Dataset:
+def read_shakespeare(copy: LocalCopy) -> Dataset:
     """Read the plays: a sample is the next character after `CONTEXT` others of a role; no two samples overlap.
 
     Parameters
     ----------
-    found : Found
+    copy : Found
         A file (CSV or the archive), or a folder with one.
 
     Raises
@@ -110,7 +112,7 @@ def read_shakespeare(found: Found) -> Dataset:
     DataError
         If the file is no such table.
     """
-    path = only_file("shakespeare", found.path, ("shakespeare.csv", "*.tar.gz", "*.csv"))
+    path = only_file("shakespeare", copy.path, ("shakespeare.csv", "*.tar.gz", "*.csv"))
     try:
         raw = plain_csv(path) if path.name.endswith(".tar.gz") else path.read_bytes()
         header, *rows = list(csv.reader(io.StringIO(raw.decode(), newline=""))) or [[]]

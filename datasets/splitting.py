@@ -33,7 +33,7 @@ class Usage(NamedTuple):
     users: Users | None
 
 
-class Held(NamedTuple):
+class Holdings(NamedTuple):
     """Samples that clients hold: position in the data and client of each, ``(n,)``, and the number of clients."""
 
     position: Positions
@@ -45,10 +45,12 @@ class Held(NamedTuple):
         """The sorted positions of every client, ``(C, N)``, padded with -1."""
         return index_of(self.position, self.owner, self.clients)
 
-    def divided(self, chosen: NDArray[np.bool_]) -> tuple[Held, Held]:
+    def divide(self, chosen: NDArray[np.bool_]) -> tuple[Holdings, Holdings]:
         """Return the chosen samples, ``(n,)`` bool, and the others."""
-        one, other = (Held(self.position[part], self.owner[part], self.clients) for part in (chosen, ~chosen))
-        return one, other
+        return self._where(chosen), self._where(~chosen)
+
+    def _where(self, chosen: NDArray[np.bool_]) -> Holdings:
+        return self._replace(position=self.position[chosen], owner=self.owner[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,41 +102,43 @@ class Splitting:
         users = None if self.user is None else users_of(dataset, self.user)
         if users is not None and self.test == "official":
             refuse_shared(users, held_out)
-        kept = _subset(dataset.strata, held_out, self.limit, rng)
-        kept = _uneven(dataset, kept, held_out, self.drop_negatives, rng)
-        return Usage(kept[~held_out[kept]], kept[held_out[kept]], users)
+        used = _subset(dataset.strata, held_out, self.limit, rng)
+        used = _uneven(dataset, used, held_out, self.drop_negatives, rng)
+        return Usage(used[~held_out[used]], used[held_out[used]], users)
 
     def splits(
-        self, dataset: Dataset, usage: Usage, held: Held, rng: np.random.Generator
+        self, dataset: Dataset, usage: Usage, holdings: Holdings, rng: np.random.Generator
     ) -> dict[str, Positions]:
         """Draw the splits of the samples that clients hold: positions in the data, ``(C, N)``, padded with -1."""
         users = usage.users
         if users is not None and self.one_client:
-            refuse_scattered(users, held.owner, held.position)
-        found = {}
+            refuse_scattered(users, holdings.owner, holdings.position)
+        splits = {}
         if self.test == "official":
-            found["test"] = _deal(usage.official, held.clients, rng)
+            splits["test"] = _deal(usage.official, holdings.clients, rng)
         shares = self._shares()
         if self.selection_rng is not None:
-            reserved, held = self._reserved(dataset, users, held, shares.pop("selection"), self.selection_rng)
-            found["selection"] = reserved.table
+            reserved, holdings = self._reserved(
+                dataset, users, holdings, shares.pop("selection"), self.selection_rng
+            )
+            splits["selection"] = reserved.table
         strata = _strata(dataset, self.stratify)
         for name, share in shares.items():
-            own = strata[held.position]
+            classes = strata[holdings.position]
             if users is None:
-                chosen = part_of(held.owner, own, share, rng)
+                chosen = part_of(holdings.owner, classes, share, rng)
             else:
-                number = users.number[held.position]
-                chosen = whole_users(held.owner, held.position, number, own, share, rng)
-            drawn, held = held.divided(chosen)
-            found[name] = drawn.table
-        if not (found["test"] >= 0).any():
+                number = users.number[holdings.position]
+                chosen = whole_users(holdings.owner, holdings.position, number, classes, share, rng)
+            part, holdings = holdings.divide(chosen)
+            splits[name] = part.table
+        if not (splits["test"] >= 0).any():
             raise FederationError(
                 f"no client has a test sample: every one holds a single {'sample' if users is None else 'user'}, "
                 "on which it trains; use fewer clients, or group those with few samples (partition.at_least, "
                 "partition.group)"
             )
-        return {"train": held.table, **found}
+        return {"train": holdings.table, **splits}
 
     def _shares(self) -> dict[str, float]:
         """Return the shares of samples that are drawn, by split."""
@@ -146,15 +150,20 @@ class Splitting:
         return shares
 
     def _reserved(
-        self, dataset: Dataset, users: Users | None, held: Held, share: float, rng: np.random.Generator
-    ) -> tuple[Held, Held]:
+        self,
+        dataset: Dataset,
+        users: Users | None,
+        holdings: Holdings,
+        share: float,
+        rng: np.random.Generator,
+    ) -> tuple[Holdings, Holdings]:
         """Divide samples into those that are held out in every federation of the data, and the others."""
         if users is None:
             chosen = _reserved(dataset.strata, _held_out(dataset, self.test), share, rng)
         else:
             chosen = reserved_users(users.number, share, rng)
-        reserved, rest = held.divided(chosen[held.position])
-        empty = np.flatnonzero(np.bincount(rest.owner, minlength=held.clients) == 0)
+        reserved, rest = holdings.divide(chosen[holdings.position])
+        empty = np.flatnonzero(np.bincount(rest.owner, minlength=holdings.clients) == 0)
         if len(empty):
             raise FederationError(
                 f"all samples of client {empty[0]} are held out for selection; use fewer clients, more samples a "
@@ -195,19 +204,21 @@ def _reserved(
     labels: NDArray[np.int64], held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
     """Choose a share of the samples that are not held out, stratified by class, ``(n,)`` bool."""
-    own = np.flatnonzero(~held_out)
-    take = np.array([max(1, round(share * len(own)))])
+    candidates = np.flatnonzero(~held_out)
+    take = np.array([max(1, round(share * len(candidates)))])
     chosen = np.zeros(len(labels), dtype=bool)
-    chosen[own[spread(np.zeros(len(own), dtype=np.int64), labels[own], take, rng)]] = True
+    chosen[candidates[spread(np.zeros(len(candidates), dtype=np.int64), labels[candidates], take, rng)]] = (
+        True
+    )
     return chosen
 
 
 def _uneven(
-    dataset: Dataset, kept: Positions, held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
+    dataset: Dataset, used: Positions, held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
 ) -> Positions:
     """Drop a random share of the samples of class 0 that are not held out."""
     if share == 0:
-        return kept
+        return used
     if not 0 < share < 1:
         raise FederationError(f"drop_negatives is {share}; give a share of at least 0 and below 1")
     if len(dataset.classes) != 2:
@@ -215,9 +226,9 @@ def _uneven(
             f"drop_negatives needs two classes, {dataset.name} has {len(dataset.classes)}; "
             "`binary: halves` makes two of them"
         )
-    negative = kept[(dataset.y.numpy()[kept] == 0) & ~held_out[kept]]
+    negative = used[(dataset.y.numpy()[used] == 0) & ~held_out[used]]
     dropped = rng.choice(negative, round(share * len(negative)), replace=False)
-    return np.setdiff1d(kept, dropped)
+    return np.setdiff1d(used, dropped)
 
 
 def _strata(dataset: Dataset, stratify: Sequence[Literal["label", "group"]]) -> Positions:

@@ -2,7 +2,7 @@
 
 import torch
 
-from datasets.catalog import CATALOG, known
+from datasets.catalog import CATALOG, resolve_name
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 
@@ -17,7 +17,7 @@ def stand_in(name: str) -> Dataset:
     DataError
         If the data set has no images. Those of tables depend on their cells.
     """
-    name = known(name)
+    name = resolve_name(name)
     entry = CATALOG.get(name)
     if entry is None or entry.kind != "images":
         raise DataError(f"data set {name!r} cannot be planned without its samples: only images can")

@@ -124,11 +124,11 @@ def _default_from_openml(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.get_dummies(frame, columns=["EDUCATION", "MARRIAGE"], dtype=int)
 
 
-def _texts(where: np.ndarray[Any, Any], one: str, other: str) -> Column:
+def _texts(where: np.ndarray[Any, Any], text: str, alternative: str) -> Column:
     """Return the first text where a condition holds, elsewhere the other."""
     import numpy as np  # slow to import; lists of data sets do without it
 
-    return np.where(where, one, other)
+    return np.where(where, text, alternative)
 
 
 TABLES = {

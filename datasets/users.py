@@ -37,15 +37,15 @@ def users_of(dataset: Dataset, column: str) -> Users:
 
 
 def refuse_scattered(users: Users, owner: Positions, position: Positions) -> None:
-    """Refuse users with samples at several clients, of whom no client's epsilon covers all samples."""
+    """Refuse users with samples at several clients: no client's epsilon covers all of their samples."""
     pairs = np.unique(np.stack([users.number[position], owner]), axis=1)
     twice = np.flatnonzero(np.diff(pairs[0]) == 0)
     if len(twice):
-        (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
+        (user, first), second = pairs[:, twice[0]], pairs[1, twice[0] + 1]
         raise FederationError(
-            f"user {str(users.names[who])!r} of column {users.column!r} has samples at clients {one} and {other}, "
-            "so no epsilon of one client covers all of them; use a partition that keeps users together (natural, "
-            "by a column of which users are parts)"
+            f"user {str(users.names[user])!r} of column {users.column!r} has samples at clients {first} and "
+            f"{second}, so no epsilon of one client covers all of them; use a partition that keeps users together "
+            "(natural, by a column of which users are parts)"
         )
 
 
@@ -81,18 +81,18 @@ def whole_users(
     rng : numpy.random.Generator
         The only source of randomness.
     """
-    found, which = np.unique(users, return_inverse=True)
+    names, which = np.unique(users, return_inverse=True)
     order = np.lexsort((position, which))
-    first = order[np.searchsorted(which[order], np.arange(len(found)))]
+    first = order[np.searchsorted(which[order], np.arange(len(names)))]
     pairs, times = np.unique(np.stack([which, strata]), axis=1, return_counts=True)
     most = np.lexsort((pairs[1], -times, pairs[0]))
-    usual = pairs[1, most[np.searchsorted(pairs[0, most], np.arange(len(found)))]]
+    usual = pairs[1, most[np.searchsorted(pairs[0, most], np.arange(len(names)))]]
     chosen = part_of(owner[first], usual, share, rng)
     left = np.bincount(owner[~chosen[which]], minlength=owner.max() + 1)
     for client in np.setdiff1d(owner, np.flatnonzero(left)):
-        own = which[owner == client]
-        if chosen[own].all():
-            chosen[own[0]] = False
+        members = which[owner == client]
+        if chosen[members].all():
+            chosen[members[0]] = False
     return chosen[which]
 
 
@@ -107,10 +107,10 @@ def reserved_users(users: NDArray[np.int64], share: float, rng: np.random.Genera
 def most_of_a_user(users: Tensor, index: Tensor, unit: Literal["record", "client"]) -> int:
     """Return the largest number of samples in a split ``(C, N)`` of a user, or of clients at which a user is."""
     client, place = torch.nonzero(index >= 0, as_tuple=True)
-    own = users[index[client, place]]
+    members = users[index[client, place]]
     if unit == "client":
-        own = torch.stack([own, client], 1).unique(dim=0)[:, 0]
-    return int(own.unique(return_counts=True)[1].max())
+        members = torch.stack([members, client], 1).unique(dim=0)[:, 0]
+    return int(members.unique(return_counts=True)[1].max())
 
 
 def grouped(users: Tensor, most: int) -> Tensor:
@@ -120,6 +120,6 @@ def grouped(users: Tensor, most: int) -> Tensor:
     starts = counts.cumsum(0) - counts
     within = torch.arange(len(users)) - starts.repeat_interleave(counts)
     table = torch.full((len(counts), most), -1)
-    kept = within < most
-    table[torch.arange(len(counts)).repeat_interleave(counts)[kept], within[kept]] = order[kept]
+    fits = within < most
+    table[torch.arange(len(counts)).repeat_interleave(counts)[fits], within[fits]] = order[fits]
     return table

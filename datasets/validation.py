@@ -49,20 +49,20 @@ def balanced(
     sizes = np.bincount(cell, minlength=len(train) * groups)
     smallest = np.where(sizes > 0, sizes, len(position)).reshape(len(train), groups).min(1)
     users = np.arange(len(cell)) if federation.users is None else federation.users.numpy()[position]
-    drawn = rng.random(users.max() + 1)  # places of users, or of samples, in an order at random
-    order = np.lexsort((users, drawn[users], cell))
+    shuffle = rng.random(users.max() + 1)  # places of users, or of samples, in an order at random
+    order = np.lexsort((users, shuffle[users], cell))
     rank = np.empty(len(cell), dtype=np.int64)
     rank[order] = np.arange(len(cell)) - (np.cumsum(sizes) - sizes)[cell[order]]
     chosen = rank < np.maximum(1, np.floor(share * smallest + 1e-9).astype(np.int64))[owner]
     stays = ~np.isin(users, users[chosen]) | keep
-    left = np.bincount(owner[stays], minlength=len(train))
-    if not left.all():
+    remaining = np.bincount(owner[stays], minlength=len(train))
+    if not remaining.all():
         raise FederationError(
-            f"client {left.argmin()} would be left without training samples: its groups are so small that "
+            f"client {remaining.argmin()} would be left without training samples: its groups are so small that "
             "their validation samples are all it has; use fewer clients or another partition"
         )
     parts = {"train": stays, "validation": chosen}
-    made = {name: index_of(position[of], owner[of], len(train)) for name, of in parts.items()}
+    splits = {name: index_of(position[of], owner[of], len(train)) for name, of in parts.items()}
     return replace(
-        federation, splits={**federation.splits, **{k: torch.from_numpy(v) for k, v in made.items()}}
+        federation, splits={**federation.splits, **{k: torch.from_numpy(v) for k, v in splits.items()}}
     )

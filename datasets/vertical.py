@@ -40,16 +40,16 @@ class Columns:
         flat = whole.pool.x.flatten(1)
         width = flat.shape[1]
         if self.blocks:
-            given = self._named(features)
-            if parties not in (None, len(given)):
-                raise _error(self.kind, f"{len(given)} blocks for {parties} clients; omit clients")
+            blocks = self._named(features)
+            if parties not in (None, len(blocks)):
+                raise _error(self.kind, f"{len(blocks)} blocks for {parties} clients; omit clients")
         else:
             parties = 2 if parties is None else parties
             if not 1 <= parties <= width:
                 raise _error(self.kind, f"between 1 and {width} clients (columns), given {parties}")
-            given = [list(block) for block in torch.arange(width).tensor_split(parties)]
-        widest = max(len(block) for block in given)
-        return _deal(whole, [functional.pad(flat[:, block], (0, widest - len(block))) for block in given])
+            blocks = [list(block) for block in torch.arange(width).tensor_split(parties)]
+        widest = max(len(block) for block in blocks)
+        return _deal(whole, [functional.pad(flat[:, block], (0, widest - len(block))) for block in blocks])
 
     def _named(self, features: Sequence[str]) -> list[list[int]]:
         """Return the positions of each party's columns."""
@@ -98,8 +98,8 @@ class Quadrants:
             )
         if parties not in (None, down * across):
             raise _error(self.kind, f"{down} x {across} tiles for {parties} clients; omit clients")
-        rows = [row for band in x.chunk(down, -2) for row in band.chunk(across, -1)]
-        return _deal(whole, rows)
+        tiles = [row for band in x.chunk(down, -2) for row in band.chunk(across, -1)]
+        return _deal(whole, tiles)
 
 
 VERTICAL: dict[str, type[Columns] | type[Quadrants]] = {kind.kind: kind for kind in (Columns, Quadrants)}
@@ -110,16 +110,16 @@ def _deal(whole: Federation, parts: Sequence[Tensor]) -> Federation:
     """Return the federation whose clients hold these features, ``(n, ...)`` each, of the same samples."""
     if whole.clients != 1:
         raise FederationError(f"vertical partitions split one client's data, given {whole.clients} clients")
-    used = torch.cat([index[index >= 0] for index in whole.splits.values()]).unique()
-    place = torch.full((len(whole.pool.y),), -1).index_put((used,), torch.arange(len(used)))
-    x = torch.cat([part[used] for part in parts])
-    pool = Batch(x, *(part[used].repeat(len(parts)) for part in whole.pool[1:]))
-    first = torch.arange(len(parts))[:, None] * len(used)
+    members = torch.cat([index[index >= 0] for index in whole.splits.values()]).unique()
+    place = torch.full((len(whole.pool.y),), -1).index_put((members,), torch.arange(len(members)))
+    x = torch.cat([part[members] for part in parts])
+    pool = Batch(x, *(part[members].repeat(len(parts)) for part in whole.pool[1:]))
+    first = torch.arange(len(parts))[:, None] * len(members)
     splits = {
         name: torch.where(index >= 0, place[index.clamp(min=0)] + first, -1)
         for name, index in whole.splits.items()
     }
-    users = None if whole.users is None else whole.users[used].repeat(len(parts))
+    users = None if whole.users is None else whole.users[members].repeat(len(parts))
     return replace(whole, pool=pool, splits=splits, users=users, public=(*whole.public, "labels"))
 
 

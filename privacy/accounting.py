@@ -73,7 +73,7 @@ class Account(NamedTuple):
 
 
 def compose(multipliers: Iterable[float]) -> float:
-    """Noise multiplier of several Gaussian releases from the same draw: ``(sum z_i^-2)^(-1/2)``.
+    """Return the noise multiplier of several Gaussian releases from the same draw: ``(sum z_i^-2)^(-1/2)``.
 
     Infinity without releases, 0 if one has no noise.
     """
@@ -85,7 +85,7 @@ def compose(multipliers: Iterable[float]) -> float:
 
 
 def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> Account:
-    """Epsilon of all events together.
+    """Return the epsilon of all events together.
 
     Parameters
     ----------
@@ -128,16 +128,16 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         if not note:
             return Account(tightest, "pld")
     bound = _rdp_epsilon(events, delta)
-    used = "rdp" if note else accountant
+    accountant_used = "rdp" if note else accountant
     if accountant == "prv":
         tighter, note = _prv_epsilon(events, delta, bound)
-        used = "rdp" if note else "prv"
+        accountant_used = "rdp" if note else "prv"
         bound = min(bound, tighter)
-    return Account(max(0.0, min(bound, unamplified)), used, note)
+    return Account(max(0.0, min(bound, unamplified)), accountant_used, note)
 
 
 def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Account:
-    """Epsilon of releases of a user's mechanism, which are never more than one release of all shifts together."""
+    """Return the epsilon of releases of a user's mechanism, at most that of one release of all shifts."""
     noise = events[0].noise
     if noise is None or any(event.noise is not noise for event in events) or accountant != "pld":
         raise ValueError(
@@ -165,7 +165,7 @@ def epsilon(
     accountant: str = "pld",
     sampling: str = "poisson",
 ) -> float:
-    """Epsilon of ``releases`` Gaussian releases from separate draws.
+    """Return the epsilon of ``releases`` Gaussian releases from separate draws.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def epsilon(
 
 
 def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "pld") -> float:
-    """Smallest factor, to 1e-6, of the noise multipliers of all events within a budget.
+    """Return the smallest factor, to 1e-6, of the noise multipliers of all events within a budget.
 
     Parameters
     ----------
@@ -268,11 +268,11 @@ def _root(excess: Callable[[float], float], high: float, tolerance: float) -> fl
             middle = low + (high - low) / 2
         # At least half the tolerance from both ends, so that the bracket closes once the root is known.
         middle = min(max(middle, low + tolerance / 2), high - tolerance / 2)
-        found = excess(middle)
-        if found <= 0:
-            high, above, below, last = middle, found, below / (2 if last > 0 else 1), 1
+        value = excess(middle)
+        if value <= 0:
+            high, above, below, last = middle, value, below / (2 if last > 0 else 1), 1
         else:
-            low, below, above, last = middle, found, above / (2 if last < 0 else 1), -1
+            low, below, above, last = middle, value, above / (2 if last < 0 else 1), -1
     return high
 
 
@@ -320,7 +320,7 @@ def _merge_unsampled(events: Sequence[Event]) -> list[Event]:
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
-    """Minimum over the Renyi orders, without orders that cannot be optimal.
+    """Return the minimum over the Renyi orders, without orders that cannot be optimal.
 
     Below order ``1 / delta`` the conversion cost falls with the order and the divergence rises. So the search
     stops upward from order 2 once the divergence exceeds the best bound, downward once the conversion cost does.
@@ -347,7 +347,7 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 
 
 def divergence(event: Event, order: float) -> float:
-    """Renyi divergence of one draw, or an upper bound of it.
+    """Return the Renyi divergence of one draw, or an upper bound of it.
 
     Let ``A = exp((order - 1) divergence)`` of the Poisson-sampled Gaussian. ``A - 1`` is an integral over the
     profiles of both directions at losses above 0. Without replacement both are the larger one (`privacy.pld`),
@@ -368,7 +368,7 @@ def divergence(event: Event, order: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
-    """Renyi divergence of one Poisson-sampled Gaussian, or infinity where Opacus cannot compute it."""
+    """Return the Renyi divergence of one Poisson-sampled Gaussian, or infinity where Opacus cannot compute it."""
     # Imported here because Opacus takes a second to import.
     from opacus.accountants.analysis.rdp import compute_rdp
 
@@ -401,7 +401,7 @@ def by_pld(events: Sequence[Event], delta: float, bound: float) -> tuple[float, 
 
 
 def _prv_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
-    """Upper end of the PRV accountant's interval, or infinity and the reason why it cannot be computed.
+    """Return the upper end of the PRV accountant's interval, or infinity and the reason why it cannot be computed.
 
     The domain is sized with the Renyi bound as in remark 5.6 of Gopi et al.; its mesh follows the size of
     epsilon, to within 0.5 %, instead of Opacus's fixed 0.01.

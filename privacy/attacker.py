@@ -55,14 +55,14 @@ def attack_bound(events: Sequence[Event], delta: float) -> Attack:
         return Attack(1.0, (1.0,) * len(FALSE_POSITIVE_RATES))
     if all(event.rate == 1 and event.noise is None for event in events):
         return _gaussian(compose(event.noise_multiplier / math.sqrt(event.times) for event in events))
-    found = account(events, max(delta, SMALLEST_DELTA), "pld")
-    if found.accountant != "pld":
-        alone = accuracy_bound(found.epsilon, delta)
+    result = account(events, max(delta, SMALLEST_DELTA), "pld")
+    if result.accountant != "pld":
+        alone = accuracy_bound(result.epsilon, delta)
         return Attack(
-            alone, tuple(detection_bound(found.epsilon, delta, rate) for rate in FALSE_POSITIVE_RATES)
+            alone, tuple(detection_bound(result.epsilon, delta, rate) for rate in FALSE_POSITIVE_RATES)
         )
-    epsilons = np.linspace(0.0, found.epsilon, _POINTS)
-    deltas = pld_delta(events, epsilons, max(delta, SMALLEST_DELTA), found.epsilon)
+    epsilons = np.linspace(0.0, result.epsilon, _POINTS)
+    deltas = pld_delta(events, epsilons, max(delta, SMALLEST_DELTA), result.epsilon)
     detection = []
     for rate in FALSE_POSITIVE_RATES:
         forward = np.exp(np.minimum(epsilons, 700.0)) * rate + deltas

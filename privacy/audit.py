@@ -84,8 +84,8 @@ def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:
         The p-value, and the pair with the strongest correlation; 1 if no two rows share `LEAST` entries.
     """
     sample = _array(rows)
-    there = ~np.isnan(sample)
-    sample, mask = np.where(there, sample, 0.0), there.astype(np.float64)
+    present = ~np.isnan(sample)
+    sample, mask = np.where(present, sample, 0.0), present.astype(np.float64)
     number, squares = mask @ mask.T, sample**2 @ mask.T
     tested = np.triu((number >= LEAST) & (squares > 0) & (squares.T > 0), 1)
     if not tested.any():
@@ -100,7 +100,7 @@ def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:
 def inclusion_p(drawn: Tensor, rate: float) -> Iterator[tuple[float, str]]:
     """Test whether units were drawn independently of each other and of earlier draws, at a rate.
 
-    Fixed sizes, shuffled passes, other rates and repeated draws are Poisson sampling in some of these figures only.
+    Fixed sizes, shuffled passes, other rates and repeated draws are Poisson sampling in some of these numbers only.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _binomial_p(sample: npt.NDArray[np.bool_], rate: float) -> float:
 
 
 def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> float:
-    """Two-sided p-value of the variation of binomial counts around their mean: Chernoff's bound of each tail.
+    """Return the two-sided p-value of the variation of binomial counts, by Chernoff's bound of each tail.
 
     No limit law holds for a few small counts, and the exact law takes long to compute for many.
     """
@@ -152,9 +152,9 @@ def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> flo
     )
     chances = chances + k * np.log(rate) + (number - k) * np.log1p(-rate)
     squares = (k - number * rate) ** 2 / variance
-    seen = float(squares[counts].sum())
+    observed = float(squares[counts].sum())
     bounds = [
-        slope * seen + counts.size * scipy.special.logsumexp(chances - np.outer(slope, squares), axis=1)
+        slope * observed + counts.size * scipy.special.logsumexp(chances - np.outer(slope, squares), axis=1)
         for slope in (-TILTS, TILTS)
     ]
     return min(1.0, 2 * float(np.exp(min(bound.min() for bound in bounds))))

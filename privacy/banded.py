@@ -66,8 +66,8 @@ def coefficients(rounds: int, bands: int, kind: Factorization = "optimal") -> Ar
     columns = np.tile(root, (rounds, 1))
     columns[np.arange(rounds)[:, None] + np.arange(bands) >= rounds] = 0.0
     if kind == "optimal" and bands > 1:
-        columns = np.round(_searched(_normed(columns)), DIGITS)
-    return _rows(_normed(columns))
+        columns = np.round(_optimize(_normalize(columns)), DIGITS)
+    return _rows(_normalize(columns))
 
 
 def matrix(diagonals: Array) -> Array:
@@ -94,7 +94,7 @@ def deviations(rounds: int, bands: int, kind: Factorization = "optimal") -> Arra
     return each
 
 
-def _normed(columns: Array) -> Array:
+def _normalize(columns: Array) -> Array:
     scaled: Array = columns / np.sqrt(np.square(columns).sum(-1, keepdims=True))
     return scaled
 
@@ -109,7 +109,7 @@ def _rows(columns: Array) -> Array:
     return rows
 
 
-def _searched(start: Array) -> Array:
+def _optimize(start: Array) -> Array:
     """Return the columns with the least squared error of prefix sums, by L-BFGS from a start."""
     from scipy.linalg import solve_triangular
     from scipy.optimize import minimize
@@ -134,7 +134,7 @@ def _searched(start: Array) -> Array:
         slope = (slope - unit * (slope * unit).sum(-1, keepdims=True)) / norms
         return float(np.square(sums).sum()), slope[s, j]
 
-    found = minimize(error, start[s, j], jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    solution = minimize(error, start[s, j], jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     best = np.zeros((rounds, bands))
-    best[s, j] = found.x
-    return _normed(best)
+    best[s, j] = solution.x
+    return _normalize(best)

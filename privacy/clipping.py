@@ -107,11 +107,11 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
     if len(parts) != len(norms):
         raise ValueError(f"need one clip norm per part, got {len(norms)} for {len(parts)} parts")
     _check_parts(parts)
-    each = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
+    clipped = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
     return Clipped(
-        tuple(one.parts[0] for one in each),
-        torch.stack([one.norms for one in each], dim=-1),
-        torch.stack([one.exceeded for one in each]).any(dim=0),
+        tuple(item.parts[0] for item in clipped),
+        torch.stack([item.norms for item in clipped], dim=-1),
+        torch.stack([item.exceeded for item in clipped]).any(dim=0),
     )
 
 
@@ -171,7 +171,7 @@ def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
 
 
 def joint_norm(norms: Sequence[float]) -> float:
-    """L2 bound of a message whose parts are clipped separately: ``sqrt(sum_j C_j^2)``."""
+    """Return the L2 bound of a message whose parts are clipped separately: ``sqrt(sum_j C_j^2)``."""
     return math.hypot(*norms)
 
 
@@ -212,7 +212,7 @@ class AdaptiveClip:
             raise ValueError(f"count_std must be finite and not negative, got {self.count_std}")
 
     def count_multiplier(self, *, replaced: bool = False) -> float:
-        """Noise multiplier of the count.
+        """Return the noise multiplier of the count.
 
         Counting ``b_i - 1/2`` gives it sensitivity 1/2 when a row is added or removed, 1 when one is
         replaced.
@@ -220,7 +220,7 @@ class AdaptiveClip:
         return self.count_std / (1.0 if replaced else 0.5)
 
     def update_multiplier(self, noise_multiplier: float, *, replaced: bool = False) -> float:
-        """Noise multiplier left for the clipped update: ``(z^-2 - z_count^-2)^(-1/2)`` (their Theorem 1).
+        """Return the noise multiplier left for the update: ``(z^-2 - z_count^-2)^(-1/2)`` (Theorem 1).
 
         Raises
         ------
@@ -297,7 +297,7 @@ class AdaptiveClip:
 
 
 def _joint_norms(parts: Sequence[Tensor], order: float = 2) -> Tensor:
-    """Joint norm of each row, in float64 so that rounding of long float32 sums cannot break the bound."""
+    """Return the joint norm of each row, in float64, as rounded float32 sums could break the bound."""
     _check_parts(parts)
     norms = [torch.linalg.vector_norm(part, order, dim=-1, dtype=torch.float64) for part in parts]
     joint: Tensor = torch.linalg.vector_norm(torch.stack(norms), order, dim=0)

@@ -120,11 +120,11 @@ def grid(
         best = _grid(noise_multiplier, factor, clients, length, MOST_BITS, dropouts)
         for number in range(4, MOST_BITS):
             try:
-                found = _grid(noise_multiplier, factor, clients, length, number, dropouts)
+                coarser = _grid(noise_multiplier, factor, clients, length, number, dropouts)
             except ValueError:
                 continue
-            if found.noise <= GROWTH * best.noise:
-                return found
+            if coarser.noise <= GROWTH * best.noise:
+                return coarser
         return best
     return _grid(noise_multiplier, factor, clients, length, bits, dropouts)
 
@@ -139,8 +139,8 @@ def _grid(z: float, factor: float, clients: int, length: int, bits: int, dropout
         sigma = _sigma(z, factor * longest, honest, length)
         noise = sigma * step * math.sqrt(clients)
         spread = math.sqrt(clients**2 / length + noise**2 + clients * step**2 / 4)
-        made = Grid(step, bits, longest, sigma, noise, WRAPS)
-        return made, step * 2 ** (bits - 1) >= deviations * spread
+        candidate = Grid(step, bits, longest, sigma, noise, WRAPS)
+        return candidate, step * 2 ** (bits - 1) >= deviations * spread
 
     low = deviations * math.sqrt(clients**2 / length + (z * factor) ** 2) / 2 ** (bits - 1)
     high = low
@@ -244,8 +244,8 @@ def _hadamard(rows: Tensor) -> Tensor:
     half = 1
     while half < n:
         pairs = rows.reshape(*lead, n // (2 * half), 2, half)
-        one, other = pairs[..., 0, :], pairs[..., 1, :]
-        rows = torch.stack([one + other, one - other], -2).reshape(*lead, n)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        rows = torch.stack([first + second, first - second], -2).reshape(*lead, n)
         half *= 2
     return rows / math.sqrt(n)
 

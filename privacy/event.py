@@ -7,6 +7,7 @@ from typing import NamedTuple
 from privacy.own_mechanism import Noise
 
 SAMPLINGS = ("poisson", "poisson-replace", "without-replacement")
+SECRET = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 
 class Event(NamedTuple):
@@ -32,7 +33,7 @@ class Event(NamedTuple):
 def own_event(
     noise: Noise, noise_multiplier: float, releases: int, rate: float, times: int, sampling: str
 ) -> Event:
-    """Return draws with so many releases each under a user's mechanism.
+    """Return draws with the same number of releases each under a user's mechanism.
 
     Releases from one secret draw shift the noise together, at most by the sum of their shifts; see
     `privacy.own_mechanism`.

@@ -88,7 +88,7 @@ def classic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Smallest delta at which one Gaussian release is (epsilon, delta)-private (Balle & Wang, Theorem 8).
+    """Return the smallest delta of an (epsilon, delta)-private Gaussian release (Balle & Wang, Theorem 8).
 
     With ``a = 1 / (2 z)`` and ``b = epsilon * z`` the theorem reads ``delta = Phi(a - b) - exp(epsilon)
     Phi(-a - b)``.
@@ -129,7 +129,7 @@ def _delta(shift: float, mu: float) -> float:
 
 @lru_cache(maxsize=1024)  # asked at every evaluation of a run, of many runs with equal noise
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Smallest epsilon at which one Gaussian release is (epsilon, delta)-private; 0 if none is needed.
+    """Return the smallest epsilon at which one Gaussian release is (epsilon, delta)-private; 0 if none is needed.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Smallest standard deviation that makes one release (epsilon, delta)-private (Balle & Wang).
+    """Return the smallest standard deviation that makes one release (epsilon, delta)-private (Balle & Wang).
 
     Solved by bisection in ``shift = epsilon z - 1 / (2 z)``, in which delta decreases, down to neighboring floats.
     The end that satisfies the budget is returned.

@@ -83,8 +83,8 @@ class Histories:
         if self.noise is not None:
             pairs = zip(rows, self.releases, strict=True)
             return tuple(
-                own_event(self.noise, noise, number, rate, times, "poisson" if how == "none" else how)
-                for (noise, rate, times, how), number in pairs
+                own_event(self.noise, noise, number, rate, times, "poisson" if kind == "none" else kind)
+                for (noise, rate, times, kind), number in pairs
                 if times
             )
         return tuple(
@@ -95,12 +95,12 @@ class Histories:
 
     def dominating(self) -> int | None:
         """Return a history that is at least as exposed as every other in every kind of draw; None without one."""
-        drawn = self.times > 0
+        participates = self.times > 0
         with np.errstate(invalid="ignore"):
-            rates = np.where(drawn, self.rates, 0.0).max(0, initial=0.0)
-            multipliers = np.where(drawn, self.multipliers, math.inf).min(0, initial=math.inf)
+            rates = np.where(participates, self.rates, 0.0).max(0, initial=0.0)
+            multipliers = np.where(participates, self.multipliers, math.inf).min(0, initial=math.inf)
         most = (self.times == self.times.max(0, initial=0)).all(1)
-        most &= (~drawn | ((self.rates == rates) & (self.multipliers == multipliers))).all(1)
+        most &= (~participates | ((self.rates == rates) & (self.multipliers == multipliers))).all(1)
         return int(most.argmax()) if most.any() else None
 
     def scaled(self, factor: float) -> Histories:
@@ -118,7 +118,7 @@ class Histories:
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
     def exposures(self, bounds: Array) -> Array:
-        """Return figures by which histories are ranked: their bounds, or without these their expected releases."""
+        """Return numbers by which histories are ranked: their bounds, or without these their expected releases."""
         if self.noise is None:
             return bounds
         expected: Array = (self.times * np.array(self.releases) * self.rates).sum(-1)
@@ -148,18 +148,18 @@ def largest(histories: Histories, delta: float, accountant: str = "pld") -> tupl
     has at least its rates and draws and at most its noise.
     """
     bounds = histories.bounds(delta)
-    best, found = 0, Account(-math.inf, "exact")
+    best, account_of_best = 0, Account(-math.inf, "exact")
     tried: list[int] = []
-    for one in np.argsort(-histories.exposures(bounds), kind="stable").tolist():
-        if tried and bounds[one] <= found.epsilon:
+    for history in np.argsort(-histories.exposures(bounds), kind="stable").tolist():
+        if tried and bounds[history] <= account_of_best.epsilon:
             break
-        if any(_dominates(histories, other, one) for other in tried):
+        if any(_dominates(histories, other, history) for other in tried):
             continue
-        tried.append(one)
-        spent = account(histories.events(one), delta, accountant)
-        if spent.epsilon > found.epsilon:
-            best, found = one, spent
-    return best, found
+        tried.append(history)
+        candidate = account(histories.events(history), delta, accountant)
+        if candidate.epsilon > account_of_best.epsilon:
+            best, account_of_best = history, candidate
+    return best, account_of_best
 
 
 def median(histories: Histories, delta: float, accountant: str = "pld") -> float:
@@ -180,13 +180,13 @@ def calibrate_all(epsilon: float, delta: float, histories: Histories, accountant
         If an argument is out of range.
     """
     factor = 0.0
-    one = int(histories.exposures(histories.bounds(delta)).argmax())
+    history = int(histories.exposures(histories.bounds(delta)).argmax())
     while True:
-        factor = max(factor, calibrate(epsilon, delta, histories.events(one), accountant))
+        factor = max(factor, calibrate(epsilon, delta, histories.events(history), accountant))
         if factor == 0.0:  # nothing is released
             return factor
-        one, spent = largest(histories.scaled(factor), delta, accountant)
-        if spent.epsilon <= epsilon:
+        history, total = largest(histories.scaled(factor), delta, accountant)
+        if total.epsilon <= epsilon:
             return factor
 
 
@@ -195,8 +195,10 @@ def calibrate_each(epsilon: float, delta: float, histories: Histories, accountan
 
     Units without releases get the largest factor of the others.
     """
-    each = range(len(histories.times))
-    factors = np.array([calibrate(epsilon, delta, histories.events(one), accountant) for one in each])
+    numbers = range(len(histories.times))
+    factors = np.array(
+        [calibrate(epsilon, delta, histories.events(history), accountant) for history in numbers]
+    )
     factors = np.where(factors > 0, factors, factors.max(initial=0.0))
     return factors[histories.which]
 
@@ -213,13 +215,13 @@ def _distinct(units: int, columns: Sequence[NDArray[Any]]) -> tuple[NDArray[np.i
     return which, np.unique(which, return_index=True)[1]
 
 
-def _dominates(histories: Histories, one: int, other: int) -> bool:
-    """Whether ``one`` is at least as exposed as ``other`` in every kind of draw."""
-    drawn = histories.times[other] > 0
+def _dominates(histories: Histories, history: int, other: int) -> bool:
+    """Return whether ``history`` is at least as exposed as ``other`` in every kind of draw."""
+    participates = histories.times[other] > 0
     return bool(
-        (histories.times[one] >= histories.times[other]).all()
-        and (histories.rates[one] >= histories.rates[other])[drawn].all()
-        and (histories.multipliers[one] <= histories.multipliers[other])[drawn].all()
+        (histories.times[history] >= histories.times[other]).all()
+        and (histories.rates[history] >= histories.rates[other])[participates].all()
+        and (histories.multipliers[history] <= histories.multipliers[other])[participates].all()
     )
 
 

@@ -75,10 +75,10 @@ def joint_epsilon(runs: Sequence[Released], delta: float) -> Account:
         return Account(bound, "exact")
     if len({event.sampling for event in sampled}) > 1:
         raise ValueError("draws by Poisson sampling and without replacement have no common adjacency")
-    whole = [_together(event) for event in events if event.rate == 1]
-    known = [*_fewer(sampled), *([Event(compose(whole))] if whole else [])]
-    found, note = by_pld(known, delta, bound)
-    return Account(bound, "unamplified", note) if note else Account(min(found, bound), "pld")
+    unsampled = [_together(event) for event in events if event.rate == 1]
+    comparable = [*_fewer(sampled), *([Event(compose(unsampled))] if unsampled else [])]
+    epsilon, note = by_pld(comparable, delta, bound)
+    return Account(bound, "unamplified", note) if note else Account(min(epsilon, bound), "pld")
 
 
 def joint_events(runs: Iterable[Released]) -> list[Event]:
@@ -137,8 +137,8 @@ def _together(event: Event) -> float:
 
 def _fewer(events: Sequence[Event]) -> list[Event]:
     """Return at most `MOST_KINDS` events that are at least as telling: with less noise, and higher rates."""
-    ratio, found = _COARSE, list(events)
-    while len(found) > MOST_KINDS:
+    ratio, merged = _COARSE, list(events)
+    while len(merged) > MOST_KINDS:
         groups: dict[tuple[int, int], list[Event]] = {}
         for event in events:
             place = (
@@ -146,7 +146,7 @@ def _fewer(events: Sequence[Event]) -> list[Event]:
                 math.ceil(math.log(event.rate) / ratio),
             )
             groups.setdefault(place, []).append(event)
-        found = [
+        merged = [
             Event(
                 min(event.noise_multiplier for event in group),
                 max(event.rate for event in group),
@@ -156,4 +156,4 @@ def _fewer(events: Sequence[Event]) -> list[Event]:
             for group in groups.values()
         ]
         ratio *= 1.5
-    return found
+    return merged

@@ -257,7 +257,7 @@ class Ledger:
             return values
 
         draws = list(self.counts)
-        found = Histories.of(
+        histories = Histories.of(
             units,
             [draw.sampling for draw in draws],
             times=[of_run(self.counts[draw]) for draw in draws],
@@ -269,7 +269,7 @@ class Ledger:
                 for draw in draws
             ],
         )
-        return replace(found, noise=noise, releases=tuple(draw.releases[0][1] for draw in draws))
+        return replace(histories, noise=noise, releases=tuple(draw.releases[0][1] for draw in draws))
 
     def report(
         self,
@@ -360,7 +360,9 @@ class Ledger:
 
     def state(self) -> tuple[list[Any], dict[str, NDArray[Any]]]:
         """Return plain values, and arrays ``(*runs, ...)``, from which `restore` rebuilds the ledger."""
-        draws = [[[list(one) for one in draw.releases], draw.sampling, draw.rate] for draw in self.counts]
+        draws = [
+            [[list(release) for release in draw.releases], draw.sampling, draw.rate] for draw in self.counts
+        ]
         arrays: dict[str, NDArray[Any]] = {
             f"times {number}": times for number, times in enumerate(self.counts.values())
         }

@@ -149,25 +149,27 @@ def clopper_pearson_epsilon(
     return max(0.0, math.log(max(*ratios, 1.0)))
 
 
-def _refuted(correct: int, made: int, canaries: int, doubt: float, inverse: Callable[[float], float]) -> bool:
-    """Whether as many right guesses have probability below ``doubt`` under the trade-off of ``inverse``, F^-1."""
-    right, wrong = doubt * correct / canaries, doubt * (made - correct) / canaries
+def _refuted(
+    correct: int, guesses: int, canaries: int, doubt: float, inverse: Callable[[float], float]
+) -> bool:
+    """Return whether so many right guesses have probability below ``doubt`` under F, given its inverse."""
+    right, wrong = doubt * correct / canaries, doubt * (guesses - correct) / canaries
     for count in range(correct - 1, -1, -1):
         needed = max(wrong, inverse(right))
-        right, wrong = right + count / (made - count) * (needed - wrong), needed
-        if right + wrong > made / canaries:
+        right, wrong = right + count / (guesses - count) * (needed - wrong), needed
+        if right + wrong > guesses / canaries:
             return True
     return False
 
 
-def _guessing_p(correct: int, made: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
+def _guessing_p(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Return the bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
     right = 1 / (1 + math.exp(-epsilon))
-    tail = float(scipy.special.bdtrc(correct - 1, made, right))
+    tail = float(scipy.special.bdtrc(correct - 1, guesses, right))
     if delta == 0 or correct == 0:
         return tail
     steps = np.arange(1, correct + 1)
-    below = scipy.special.bdtrc(correct - 1 - steps, made, right) - tail
+    below = scipy.special.bdtrc(correct - 1 - steps, guesses, right) - tail
     return min(1.0, tail + 2 * canaries * delta * float((below / steps).max()))
 
 
@@ -181,9 +183,9 @@ def _largest(refuted: Callable[[float], bool]) -> float:
     return max(0.0, lowest(lambda value: not refuted(value), 0.0, high, TOLERANCE) - TOLERANCE)
 
 
-def _check(correct: int, made: int, canaries: int, delta: float, confidence: float) -> None:
-    if not 0 <= correct <= made <= canaries:
-        raise ValueError(f"need 0 <= correct <= made <= canaries, got {correct}, {made} and {canaries}")
+def _check(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> None:
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(f"need 0 <= correct <= made <= canaries, got {correct}, {guesses} and {canaries}")
     if not 0 <= delta < 1:
         raise ValueError(f"delta must lie in [0, 1), got {delta}")
     if not 0 < confidence < 1:

@@ -52,7 +52,7 @@ REWRITE = (
 
 
 class MechanismError(ValueError):
-    """A mechanism is not what it declares, or nothing is proved for what it declares."""
+    """A mechanism contradicts its declaration, or no proof covers it."""
 
 
 class OwnMechanism(ABC):
@@ -80,7 +80,7 @@ class OwnMechanism(ABC):
 
 
 class Noise:
-    """A declared distribution: its entries, and how well two shifts of it are told apart.
+    """A declared distribution: its entries, and how well two shifts of it are distinguished.
 
     The declared functions are evaluated between ``-end`` and ``end``, where registration has checked them, and
     beyond only after the same checks there.
@@ -139,21 +139,21 @@ class Noise:
 
     def _solved(self, deep: Array, size: Array, low: Array, high: Array) -> Array:
         """Invert ``log_cdf`` by Newton's method in brackets, which are halved where it leaves them."""
-        left = np.arange(len(size))
+        unsolved = np.arange(len(size))
         for _ in range(3 * HALVINGS):
-            now, wanted = size[left], deep[left]
+            now, target = size[unsolved], deep[unsolved]
             tail = self.log_cdf(-now)
-            off = -math.log(2) - tail - wanted
-            wrong = np.abs(off) > SOLVED * (1 + wanted)
+            off = -math.log(2) - tail - target
+            wrong = np.abs(off) > SOLVED * (1 + target)
             if not wrong.any():
                 break
-            left, now, tail, off = left[wrong], now[wrong], tail[wrong], off[wrong]
-            high[left] = above = np.where(off > 0, now, high[left])
-            low[left] = below = np.where(off > 0, low[left], now)
+            unsolved, now, tail, off = unsolved[wrong], now[wrong], tail[wrong], off[wrong]
+            high[unsolved] = above = np.where(off > 0, now, high[unsolved])
+            low[unsolved] = below = np.where(off > 0, low[unsolved], now)
             with np.errstate(over="ignore"):
                 newton = now - off * np.exp(tail - self.log_density(-now))
             inside = (below < newton) & (newton < above)
-            size[left] = np.where(inside, newton, below + (above - below) / 2)
+            size[unsolved] = np.where(inside, newton, below + (above - below) / 2)
         return size
 
     def normal(self, noise: Array) -> Array:
@@ -172,15 +172,15 @@ class Noise:
         """
         if not self._covers(shift + self.end):
             raise MechanismError(f"the noise is not computed up to {shift + self.end:.3g} times its scale")
-        wanted = np.abs(losses)
+        sizes = np.abs(losses)
         low, high = np.full(losses.shape, shift / 2), np.full(losses.shape, shift + self.end)
         for _ in range(HALVINGS):
             middle = low + (high - low) / 2
-            above = self._loss(middle, shift) >= wanted
+            above = self._loss(middle, shift) >= sizes
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         with np.errstate(over="ignore", invalid="ignore"):
-            kept = np.exp(self.log_cdf(shift - high))
-            upper = np.clip(kept - np.exp(wanted + self.log_cdf(-high)), 0.0, 1.0)
+            upper_tail = np.exp(self.log_cdf(shift - high))
+            upper = np.clip(upper_tail - np.exp(sizes + self.log_cdf(-high)), 0.0, 1.0)
             # Of a symmetric pair, the divergence below 0 follows from that above.
             divergence: Array = np.where(losses >= 0, upper, -np.expm1(losses) + np.exp(losses) * upper)
         return divergence
@@ -200,9 +200,12 @@ class Noise:
             return math.inf
 
         def reached(at: float) -> bool:
-            kept, other = map(float, self.log_cdf(np.array([shift - at, -at])))
-            rounding = 1e-15 * (10 + abs(other))
-            return math.exp(kept) * (1 + rounding) - math.exp(min(0.0, self.loss(at, shift) + other)) <= delta
+            upper_tail, lower_tail = map(float, self.log_cdf(np.array([shift - at, -at])))
+            rounding = 1e-15 * (10 + abs(lower_tail))
+            return (
+                math.exp(upper_tail) * (1 + rounding) - math.exp(min(0.0, self.loss(at, shift) + lower_tail))
+                <= delta
+            )
 
         first, last = shift / 2, shift + self.above(delta)
         return 0.0 if reached(first) else max(0.0, self.loss(lowest(reached, first, last), shift))
@@ -280,9 +283,9 @@ def mechanism(cls: Own) -> Own:
         raise MechanismError(f"the name {name!r} is reserved; reserved are {', '.join(RESERVED)}")
     if hasattr(cls, "sample"):
         raise MechanismError(f"mechanism {name!r}: remove sample: the harness draws, by inverting log_cdf")
-    known = MECHANISMS.get(name)
-    again = known is not None and known.defined.__module__ == "__main__"
-    if known is not None and not again:
+    registered = MECHANISMS.get(name)
+    redefined = registered is not None and registered.defined.__module__ == "__main__"
+    if registered is not None and not redefined:
         raise MechanismError(f"two mechanisms are called {name!r}")
     try:
         with np.errstate(all="ignore"):
@@ -336,8 +339,8 @@ def _check_declared(noise: Noise) -> None:
     dense = np.exp(noise.log_density(nodes)).reshape(len(half), -1)
     _check_mass(np.diff(mass), half * (dense @ weights), mass[1:], below[1:])
     deep = draws.uniform(0, DEEPEST - 1, 2**12)
-    found = -math.log(2) - noise.log_cdf(-noise.quantile(deep))
-    if (np.abs(found - deep) > 1e-9 * (1 + deep)).any():
+    recovered = -math.log(2) - noise.log_cdf(-noise.quantile(deep))
+    if (np.abs(recovered - deep) > 1e-9 * (1 + deep)).any():
         raise MechanismError("log_cdf cannot be inverted: it does not rise continuously")
 
 

@@ -78,7 +78,7 @@ def pld_delta(events: Sequence[Event], epsilons: Array, delta: float, bound: flo
     ``bound`` is an upper bound on the epsilon at ``delta``; the two size the grid. Accuracy is best near and
     above ``delta``. The arguments are those of `pld_epsilon` otherwise.
     """
-    pmfs = _composed(tuple(events), delta, _step(bound, sum(event.times for event in events)))
+    pmfs = _compose(tuple(events), delta, _step(bound, sum(event.times for event in events)))
     profiles = [[pmf.get_delta_for_epsilon(float(point)) for point in epsilons] for pmf in pmfs]
     clipped: Array = np.clip(np.max(profiles, axis=0) + 10 * _ASIDE * delta, 0.0, 1.0)
     return clipped
@@ -96,20 +96,20 @@ def _epsilon(events: tuple[Event, ...], delta: float, bound: float) -> float:
     while step < tried:  # too high a guess is corrected by what it finds
         tried = step
         with np.errstate(all="ignore"):  # the library's series overflow on the way, harmlessly
-            found = [
-                _inverted(pmf, delta * (1 - 10 * _ASIDE), bound) for pmf in _composed(events, delta, step)
+            epsilons = [
+                _invert(pmf, delta * (1 - 10 * _ASIDE), bound) for pmf in _compose(events, delta, step)
             ]
-        if not all(map(math.isfinite, found)):
+        if not all(map(math.isfinite, epsilons)):
             if halvings == _HALVINGS:
                 raise ValueError("its discretization has no finite epsilon")
             step, halvings = step / 2, halvings + 1  # too coarse a grid loses more than delta at its ends
             continue
-        bound = sized_for = min(bound, max(found))
+        bound = sized_for = min(bound, max(epsilons))
         step = _step(sized_for, draws)
     return bound
 
 
-def _inverted(pmf: Any, delta: float, high: float) -> float:
+def _invert(pmf: Any, delta: float, high: float) -> float:
     """Return the epsilon at delta, whose delta is computed again; infinity where it cannot be found.
 
     Beyond about 700 the library's formula underflows, which may also make its result too small. Such
@@ -117,17 +117,17 @@ def _inverted(pmf: Any, delta: float, high: float) -> float:
     """
     dense = pmf.to_dense_pmf()
     losses = (dense._lower_loss + np.arange(len(dense._probs))) * dense._discretization
-    found: float = pmf.get_epsilon_for_delta(delta)
+    epsilon: float = pmf.get_epsilon_for_delta(delta)
     if losses[-1] > _LARGEST_FORMULA:
         # Rounding leaves small negative probabilities, which have no logarithm; NaN stays.
-        found = _inverted_in_logarithms(losses, np.maximum(dense._probs, 0.0), dense._infinity_mass, delta)
-    found = max(0.0, found)
-    above = losses > found
-    reached = dense._infinity_mass - float(dense._probs[above] @ np.expm1(found - losses[above]))
-    return min(high, found) if reached <= delta * (1 + 1e-6) else math.inf
+        epsilon = _invert_logarithms(losses, np.maximum(dense._probs, 0.0), dense._infinity_mass, delta)
+    epsilon = max(0.0, epsilon)
+    above = losses > epsilon
+    reached = dense._infinity_mass - float(dense._probs[above] @ np.expm1(epsilon - losses[above]))
+    return min(high, epsilon) if reached <= delta * (1 + 1e-6) else math.inf
 
 
-def _inverted_in_logarithms(losses: Array, probs: Array, infinite: float, delta: float) -> float:
+def _invert_logarithms(losses: Array, probs: Array, infinite: float, delta: float) -> float:
     """Return the epsilon at delta of a distribution with these losses and an infinite one."""
     mass = np.cumsum(np.append(infinite, probs[::-1]))[::-1]  # of a loss and all above
     if mass[-1] > delta:
@@ -152,7 +152,7 @@ def _guess(events: tuple[Event, ...], delta: float) -> float:
 
 
 def _square(event: Event) -> float:
-    """Return the inverse square of the noise multiplier, of own noise that of a Gaussian as easily told apart."""
+    """Return the inverse square of the noise multiplier; for other noise, that of an equivalent Gaussian."""
     if event.noise is None:
         return event.noise_multiplier**-2
     half = event.noise.log_cdf(np.array([-min(0.5 / event.noise_multiplier, event.noise.end)]))[0]
@@ -164,13 +164,13 @@ def _step(epsilon: float, draws: int) -> float:
 
     The error of a draw is quadratic in the step up to about 1/4, and linear from there on.
     """
-    wanted = min(
+    ideal = min(
         _STEP / math.sqrt(draws) * epsilon, _LARGEST_STEP * epsilon, max(0.25, 0.005 * epsilon / draws)
     )
-    return math.ldexp(1.0, math.floor(math.log2(max(wanted, 1e-9))))
+    return math.ldexp(1.0, math.floor(math.log2(max(ideal, 1e-9))))
 
 
-def _composed(events: tuple[Event, ...], delta: float, step: float) -> list[Any]:
+def _compose(events: tuple[Event, ...], delta: float, step: float) -> list[Any]:
     """Compose all events: one distribution if both directions are the same, else one for each."""
     from dp_accounting.pld.pld_pmf import compose_pmfs
 
@@ -257,7 +257,7 @@ def _exchanged_loss(z: float, rate: float, at: float) -> float:
 
 
 def _exchanged(z: float, rate: float, losses: Array) -> Array:
-    """Divergence of ``(1 - q) N(0) + q N(1/2)`` from ``(1 - q) N(0) + q N(-1/2)``.
+    """Return the divergence of ``(1 - q) N(0) + q N(1/2)`` from ``(1 - q) N(0) + q N(-1/2)``.
 
     The loss rises with ``x``. Where it is ``l``, ``u = exp(x / (2 z^2))`` solves ``a u^2 - b u - a e^l = 0`` with
     ``a = q exp(-1 / (8 z^2))`` and ``b = (1 - q) (e^l - 1)``, so ``x / (2 z^2)`` is
@@ -277,12 +277,12 @@ def _exchanged(z: float, rate: float, losses: Array) -> Array:
 
 
 def _unsampled(z: float, losses: Array, noise: Noise | None) -> Array:
-    """Divergence of the noise shifted by the sensitivity from the noise."""
+    """Return the divergence of the noise shifted by the sensitivity from the noise."""
     return _gaussian(z, losses) if noise is None else noise.divergence(1 / z, losses)
 
 
 def _gaussian(z: float, losses: Array) -> Array:
-    """Divergence of ``N(1, z^2)`` from ``N(0, z^2)``; see `privacy.gaussian` for the formula."""
+    """Return the divergence of ``N(1, z^2)`` from ``N(0, z^2)``; see `privacy.gaussian` for the formula."""
     shift = losses * z - 0.5 / z
     positive = np.maximum(shift, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -295,7 +295,7 @@ def _gaussian(z: float, losses: Array) -> Array:
 
 
 def _mixture_first(z: float, rate: float, losses: Array, noise: Noise | None = None) -> Array:
-    """Divergence of the mixture from ``N(0, z^2)``: ``h`` of the module's description."""
+    """Return the divergence of the mixture from ``N(0, z^2)``: ``h`` of the module's description."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # log(1 + (exp(loss) - 1) / rate), where that is a number
         small = np.log1p(np.expm1(np.minimum(losses, 1.0)) / rate)
@@ -308,7 +308,7 @@ def _mixture_first(z: float, rate: float, losses: Array, noise: Noise | None = N
 
 
 def _mixture_second(z: float, rate: float, losses: Array, noise: Noise | None = None) -> Array:
-    """Divergence of ``N(0, z^2)`` from the mixture."""
+    """Return the divergence of ``N(0, z^2)`` from the mixture."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = -np.expm1(losses + math.log1p(-rate))  # 1 - exp(loss) (1 - rate)
         inside = weight > 0

@@ -1,4 +1,4 @@
-"""Private selection: what a search for settings costs if its winner is told.
+"""Private selection: the epsilon of a search for settings whose winner is published.
 
 Papernot and Steinke (ICLR 2022, https://arxiv.org/abs/2110.03620) bound the privacy of the best of a random number
 of runs: Theorem 6 for Poisson numbers, Theorem 2 for the truncated negative binomial family, of which the geometric
@@ -74,8 +74,8 @@ def selection_epsilon(
     bounds = {"poisson": _poisson(single, mean)}
     for name, shape in (("geometric", 1), ("logarithmic", 0)):
         bounds[name] = _negative_binomial(single, mean, shape)
-    found = [Selected(_epsilon(bound + extra, delta), name) for name, bound in bounds.items()]
-    return min(found)
+    options = [Selected(_epsilon(bound + extra, delta), name) for name, bound in bounds.items()]
+    return min(options)
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,5 +115,5 @@ def _log_delta(curve: Array, epsilon: float) -> float:
 def _epsilon(curve: Array, delta: float) -> float:
     """Return epsilon at a delta, by the same conversion."""
     bounds = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    known = bounds[~np.isnan(bounds)]
-    return max(0.0, float(known.min())) if len(known) else math.inf
+    finite = bounds[~np.isnan(bounds)]
+    return max(0.0, float(finite.min())) if len(finite) else math.inf

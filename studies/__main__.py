@@ -93,16 +93,16 @@ def _add(
     among: Any, name: str, help: str, command: Callable[[argparse.Namespace], int], *examples: str
 ) -> Parser:
     """Add a command to a group of commands, and return its parser."""
-    made: Parser = among.add_parser(name, help=help, description=help, **with_examples(PROGRAM, examples))
-    made.set_defaults(do=command)
-    plugin_option(made)
-    return made
+    parser: Parser = among.add_parser(name, help=help, description=help, **with_examples(PROGRAM, examples))
+    parser.set_defaults(do=command)
+    plugin_option(parser)
+    return parser
 
 
-def _carry_out(given: argparse.Namespace) -> int:
-    plugins.load(given.plugin)
+def _carry_out(args: argparse.Namespace) -> int:
+    plugins.load(args.plugin)
     torch.set_num_threads(1)  # repeated runs must round as they did
-    code: int = given.do(given)
+    code: int = args.do(args)
     return code
 
 

@@ -27,7 +27,7 @@ every input.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from harness.core import (
     Increment,
     Meta,
     ServerUpdate,
+    Statistic,
     UserError,
     positive,
     register,
@@ -88,8 +89,8 @@ class FedCR(Descent, ServerUpdate):
 
         u: Tensor
         vi: Tensor
-        m: Tensor
-        s: Tensor
+        m: Annotated[Tensor, Statistic]
+        s: Annotated[Tensor, Statistic]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,15 +112,16 @@ class FedCR(Descent, ServerUpdate):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps, apply the mean increment, and update priors by the product of all posteriors."""
         loss = partial(variational_loss, draws=self.draws, beta=self.beta, forward=self.kl == "forward")
-        u, m, s = channel.down(state.u, state.m, state.s)
+        u, m, s = channel.down(state.u, Statistic(state.m), Statistic(state.s))
+        priors = tuple(part.unflatten(-1, (clients.problem.classes, -1)) for part in (m, s))
         u_t, v, buffers = u, clients.take(state.vi), None
         for step, batch in enumerate(clients.batches(self)):
             noise = clients.normal("latent", step, self.draws, batch.y.shape[-1], self.latent)
-            both = clients.gradient(loss, u, v, m, s, noise, batch=batch, by=(0, 1))
+            both = clients.gradient(loss, u, v, *priors, noise, batch=batch, by=(0, 1))
             (u, v), buffers = self.step((u, v), both, batch, buffers, lr=(self.lr, self.lr))
         posteriors = clients.each(class_posteriors(clients.problem), u, clients.data())
         du = channel.mean(Increment(u, of=u_t))
-        means = channel.mean(*posteriors, weighting="uniform", stateless=True)
+        means = channel.mean(*map(Statistic, posteriors), weighting="uniform", stateless=True)
         precision, weighted = (clients.n * part for part in means)
         precision = precision.clamp(min=0)
         rate = self.prior_rate * (precision > 0)

@@ -24,7 +24,7 @@ that is absent from a cohort keeps its prototype. Weights below 1e-3 are dropped
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from harness.core import (
     Increment,
     Meta,
     ServerUpdate,
+    Statistic,
     not_negative,
     positive,
     register,
@@ -88,7 +89,7 @@ class FedPAC(Descent, ServerUpdate):
 
         u: Tensor
         vi: Tensor
-        c: Tensor
+        c: Annotated[Tensor, Statistic]
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""
@@ -103,7 +104,7 @@ class FedPAC(Descent, ServerUpdate):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Compute statistics, take local steps, average increments and prototypes, combine heads."""
         statistics, data = class_statistics(clients.problem), clients.data()
-        u, c = channel.down(state.u, state.c)
+        u, c = channel.down(state.u, Statistic(state.c))
         u_t, k = u, clients.problem.classes
         v = v_t = clients.take(state.vi)
         share, mean, square = clients.each(statistics, u, data)
@@ -112,7 +113,7 @@ class FedPAC(Descent, ServerUpdate):
         spread = scatter / data.weight.sum(-1, keepdim=True).clamp(min=1)
         prototypes = c.unflatten(-1, (k, -1))
         has = (prototypes != 0).any(-1)
-        target = torch.where(has.unsqueeze(-1), prototypes, mean.unflatten(-1, (k, -1))).flatten(-2)
+        target = torch.where(has.unsqueeze(-1), prototypes, mean.unflatten(-1, (k, -1)))
         pull = self.alignment * has.any(-1, keepdim=True).to(c)  # zero before the first prototypes
 
         m = None
@@ -124,12 +125,13 @@ class FedPAC(Descent, ServerUpdate):
             u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
 
         share, mean, _ = clients.each(statistics, u, data)
-        du, sums, shares = channel.mean(Increment(u, of=u_t), _weighted(share, mean), share, stateless=True)
+        sums = Statistic(_weighted(share, mean))
+        du, sums, shares = channel.mean(Increment(u, of=u_t), sums, share, stateless=True)
         shares = shares.repeat_interleave(clients.problem.width, -1)
         c_new = torch.where(shares > RARE, sums / shares.clamp(min=RARE), state.c)
         if self.head_combination:
             # The server knows the heads at the start of the round: it sent them, or they are the initial ones.
-            steps, spreads, hs = channel.gather(Increment(v, of=v_t), spread, h, stateless=True)
+            steps, spreads, hs = channel.gather(Increment(v, of=v_t), spread, Statistic(h), stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
 

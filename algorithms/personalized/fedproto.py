@@ -25,11 +25,21 @@ the nearest prototype.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    Statistic,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import aligned_loss, class_statistics
 from harness.core.problem import Problem, join_model, split_model
 
@@ -69,7 +79,7 @@ class FedProto(Descent):
 
         ui: Tensor
         vi: Tensor
-        c: Tensor
+        c: Annotated[Tensor, Statistic]
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""
@@ -82,17 +92,16 @@ class FedProto(Descent):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps toward the prototypes, then average the classes' mean features."""
-        c, k = channel.down(state.c), clients.problem.classes
+        c, k = channel.down(Statistic(state.c)), clients.problem.classes
         u, v, m = clients.take(state.ui), clients.take(state.vi), None
-        pull = self.alignment * (c.unflatten(-1, (k, -1)) != 0).any(-1).to(
-            c
-        )  # none toward what is not known yet
+        prototypes = c.unflatten(-1, (k, -1))
+        pull = self.alignment * (prototypes != 0).any(-1).to(c)  # none toward what is not known yet
         for batch in clients.batches(self):
-            both = clients.gradient(aligned_loss, u, v, c, pull, batch=batch, by=(0, 1))
+            both = clients.gradient(aligned_loss, u, v, prototypes, pull, batch=batch, by=(0, 1))
             (u, v), m = self.step((u, v), both, batch, m, lr=(self.lr, self.lr))
         share, mean, _ = clients.each(class_statistics(clients.problem), u, clients.data())
         weight = share.repeat_interleave(clients.problem.width, -1)
-        moves, shares = channel.mean(weight * (mean - c), share, stateless=True)
+        moves, shares = channel.mean(Statistic(weight * (mean - c)), share, stateless=True)
         move = moves / shares.repeat_interleave(clients.problem.width, -1).clamp(min=self.least_share)
         return self.State(clients.put(state.ui, u), clients.put(state.vi, v), state.c + move)
 

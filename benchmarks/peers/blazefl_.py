@@ -62,27 +62,27 @@ class Partitions:
 
 def main() -> None:
     """Run the rounds."""
-    given = options(("threads-2x1", "processes-2x1", "1x2", "threads-1x1"))
-    rounds = Rounds(given.folder, given.rounds, given.wait)
+    args = options(("threads-2x1", "processes-2x1", "1x2", "threads-1x1"))
+    rounds = Rounds(args.folder, args.rounds, args.wait)
     task, clients = rounds.task, len(rounds.task.sizes)
     if task.placement == "central":
         rounds.tell(none="BlazeFL has no differential privacy")
         return
-    common = {"dataset": Partitions(given.folder), "device": "cpu", "num_clients": clients, "seed": 0}
-    model = {"model_selector": Selector(), "model_name": given.folder, "batch_size": task.batch_size}
-    server = FedAvgBaseServerHandler(**common, **model, global_round=given.rounds, sample_ratio=1.0)
+    common = {"dataset": Partitions(args.folder), "device": "cpu", "num_clients": clients, "seed": 0}
+    model = {"model_selector": Selector(), "model_name": args.folder, "batch_size": task.batch_size}
+    server = FedAvgBaseServerHandler(**common, **model, global_round=args.rounds, sample_ratio=1.0)
     work = common | model | {"epochs": task.local_epochs or 1, "lr": task.lr}
     with tempfile.TemporaryDirectory() as scratch:
-        if given.workers == 1:
+        if args.workers == 1:
             trainer = FedAvgBaseClientTrainer(**work)
-        elif given.layout.startswith("threads"):
-            trainer = FedAvgThreadPoolClientTrainer(**work, num_parallels=given.workers)
+        elif args.layout.startswith("threads"):
+            trainer = FedAvgThreadPoolClientTrainer(**work, num_parallels=args.workers)
         else:
             trainer = FedAvgProcessPoolClientTrainer(
                 **work,
                 share_dir=Path(scratch) / "share",
                 state_dir=Path(scratch) / "state",
-                num_parallels=given.workers,
+                num_parallels=args.workers,
                 ipc_mode=IPCMode.SHARED_MEMORY,
             )
         rounds.begin()

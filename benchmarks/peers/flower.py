@@ -51,9 +51,9 @@ def server_app(folder: str, threads: int, rounds: Rounds) -> ServerApp:
 
     def after(number: int, arrays: ArrayRecord) -> None:
         def module() -> torch.nn.Module:
-            made = build(folder)
-            made.load_state_dict(arrays.to_torch_state_dict())
-            return made
+            model = build(folder)
+            model.load_state_dict(arrays.to_torch_state_dict())
+            return model
 
         if number == 0:
             rounds.begin()
@@ -79,15 +79,15 @@ def server_app(folder: str, threads: int, rounds: Rounds) -> ServerApp:
 
 def main() -> None:
     """Run the rounds."""
-    given = options(("2x1", "1x2", "1x1"))
-    rounds = Rounds(given.folder, given.rounds, given.wait)
+    args = options(("2x1", "1x2", "1x1"))
+    rounds = Rounds(args.folder, args.rounds, args.wait)
     run_simulation(
-        server_app(given.folder, given.threads, rounds),
+        server_app(args.folder, args.threads, rounds),
         client_app(rounds.task),
         num_supernodes=len(rounds.task.sizes),
         backend_config={
-            "init_args": {"num_cpus": given.workers * given.threads},
-            "client_resources": {"num_cpus": given.threads, "num_gpus": 0.0},
+            "init_args": {"num_cpus": args.workers * args.threads},
+            "client_resources": {"num_cpus": args.threads, "num_gpus": 0.0},
         },
     )
 

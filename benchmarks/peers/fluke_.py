@@ -35,8 +35,8 @@ class Turns(FederationObserver):
 
 def main() -> None:
     """Run the rounds."""
-    given = options(("1x2",))
-    rounds = Rounds(given.folder, given.rounds, given.wait)
+    args = options(("1x2",))
+    rounds = Rounds(args.folder, args.rounds, args.wait)
     task = rounds.task
     if task.placement == "central":
         rounds.tell(none="fluke has DP-SGD inside of clients (Opacus) and no protection of their changes")
@@ -46,7 +46,7 @@ def main() -> None:
 
     def member(number: int) -> Client:
         batches = FastDataLoader(
-            *client(given.folder, number),
+            *client(args.folder, number),
             num_labels=task.classes,
             batch_size=task.batch_size,
             shuffle=True,
@@ -55,11 +55,11 @@ def main() -> None:
         return Client(number, batches, None, optimizer, loss, local_epochs=task.local_epochs)
 
     clients = [member(number) for number in range(len(task.sizes))]
-    server = Server(build(given.folder), None, clients, weighted=True)
+    server = Server(build(args.folder), None, clients, weighted=True)
     federation = FedAVG(len(clients), None, {}, clients=clients, server=server)
     federation.set_callbacks([Turns(rounds, server)])
     rounds.begin()
-    federation.run(given.rounds, 1.0)
+    federation.run(args.rounds, 1.0)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from torch.nn.utils import vector_to_parameters
 
 from benchmarks import sweeps
 from benchmarks.peers import task as tasks
-from benchmarks.peers.processes import PEERS, Peer, Unable, command, installed, surroundings
+from benchmarks.peers.processes import PEERS, Peer, Unable, command, find_interpreters, surroundings
 from benchmarks.peers.task import Data, Task
 from benchmarks.references import PlainLoop
-from benchmarks.speed import MEGABYTE, Remote, Round, compare, interleaved
+from benchmarks.speed import MEGABYTE, Remote, Round, compare, time_in_turns
 from benchmarks.workloads import CENTRAL, Ours, Workload
 from datasets.catalog import load
 
@@ -32,7 +32,7 @@ UNPROTECTED = ("blazefl", "fluke")
 SPARE = 3  # rounds besides those that are timed: of the start, of warming up, and after memory was read
 
 
-def described(work: Workload, dp: bool) -> tuple[Task, Data]:
+def write_workload(work: Workload, dp: bool) -> tuple[Task, Data]:
     """Return a workload as peers read it; they are judged by every tenth sample of the clients' data."""
     x, y = work.data()
     task = Task(
@@ -55,19 +55,19 @@ def homegrown(work: Workload, dp: bool, only: list[str]) -> dict[str, Remote]:
     """Return the plain loop in its two layouts, and ours."""
     os.environ["OMP_NUM_THREADS"] = "2"  # what is not a worker's is done with both
     privacy = CENTRAL if dp else None
-    bound = {"clip": CENTRAL.bound(), "noise": described(work, dp)[0].noise} if dp else {}
-    made = {
+    bound = {"clip": CENTRAL.bound(), "noise": write_workload(work, dp)[0].noise} if dp else {}
+    loops = {
         f"plain loop {workers}x{threads}": Remote(partial(PlainLoop, work, workers, threads, **bound))
         for workers, threads in ((2, 1), (1, 2))
     }
     if "fedfrontier" in only and work.model == "logistic":
-        made["fedfrontier 1x2, vectorized"] = Remote(partial(Ours, work, "vmap", privacy=privacy))
+        loops["fedfrontier 1x2, vectorized"] = Remote(partial(Ours, work, "vmap", privacy=privacy))
     elif "fedfrontier" in only:
         for workers, threads in ((2, 1), (1, 2)):
-            made[f"fedfrontier {workers}x{threads}"] = Remote(
+            loops[f"fedfrontier {workers}x{threads}"] = Remote(
                 partial(Ours, work, "loop", workers, privacy=privacy)
             )
-    return made
+    return loops
 
 
 def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
@@ -79,12 +79,12 @@ def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
         f"{work.local_epochs} epochs{', central noise' if dp else ''}; {repeats} turns of {each} rounds",
         flush=True,
     )
-    task, data = described(work, dp)
+    task, data = write_workload(work, dp)
     judged: dict[str, tuple[float, float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tasks.save(folder, task, data)
-        pythons = installed(options.envs, options.only)
+        pythons = find_interpreters(options.envs, options.only)
         remotes = homegrown(work, dp, options.only)
         peers: dict[str, Peer] = {}
         for remote in remotes.values():
@@ -102,7 +102,7 @@ def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
                     continue
                 peers[f"{name} {layout}"] = peer
         candidates: dict[str, Round] = {**remotes, **peers}
-        seconds = interleaved(candidates, repeats, each)
+        seconds = time_in_turns(candidates, repeats, each)
         for label, remote in remotes.items():
             remote()
             module = tasks.network(task.model, task.shape, task.classes)
@@ -166,20 +166,20 @@ def sweep(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         tasks.save(folder, *adult(name))
-        for peer, python in installed(options.envs, options.only).items():
+        for peer, python in find_interpreters(options.envs, options.only).items():
             if peer in NOT_IN_STEPS:
                 print(f"  {peer}: {NOT_IN_STEPS[peer]}")
                 continue
             kind = PEERS[peer][1][0].rpartition("-")[0]
             layout = f"{kind}-1x1" if kind else "1x1"
             line = command(python, peer, folder, layout, length)
-            whole(f"{peer} {layout}", line, folder, repeats, runs, reference)
+            measure_runs(f"{peer} {layout}", line, folder, repeats, runs, reference)
 
 
-def whole(
-    label: str, line: list[str], folder: Path, repeats: int, asked: int, reference: float | None
+def measure_runs(
+    label: str, line: list[str], folder: Path, repeats: int, requested: int, reference: float | None
 ) -> None:
-    """Make some runs of one peer, and print what all asked for would take, two at once or one after another."""
+    """Time some runs of one peer, and print the time of all requested runs, in pairs and one by one."""
     pairs: list[float] = []
     singles: list[float] = []
     rounds: list[float] = []
@@ -187,38 +187,38 @@ def whole(
     for _ in range(repeats):
         for count, spent in ((2, pairs), (1, singles)):
             began = time.perf_counter()
-            lines = made(label, line, folder, count)
+            lines = run_script(label, line, folder, count)
             if lines is None:
                 return
             spent.append(time.perf_counter() - began)
             if count == 2:
-                rounds.append(sum(one["seconds"] for one in lines))
+                rounds.append(sum(line_of_round["seconds"] for line_of_round in lines))
             ended = f"accuracy {lines[-1]['accuracy']:.1%}"
     noise = ", without noise: it has none of this kind" if label.split()[0] in UNPROTECTED else ""
     for way, runs, spent in (("two at once", 2, pairs), ("one after another", 1, singles)):
-        total = asked / runs * statistics.median(spent)
+        total = requested / runs * statistics.median(spent)
         ratio = f"   ratio {total / reference:8.2f}" if reference else ""
         print(
-            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {asked // runs} times the median of "
+            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {requested // runs} times the median of "
             f"{min(spent):.1f} to {max(spent):.1f} s; {ended}{noise}",
             flush=True,
         )
-    alone = asked / 2 * statistics.median(rounds)
+    alone = requested / 2 * statistics.median(rounds)
     ratio = f"   ratio {alone / reference:8.2f}" if reference else ""
     print(f"  {f'{label}, rounds without start-up':<42} {alone:10.1f} s{ratio}   two at once", flush=True)
 
 
-def made(label: str, line: list[str], folder: Path, count: int) -> list[dict[str, Any]] | None:
-    """Make so many runs at once, with a thread each; return what one tells of its rounds, None if one fails."""
+def run_script(label: str, line: list[str], folder: Path, count: int) -> list[dict[str, Any]] | None:
+    """Run scripts at once, with a thread each; return the rounds of the first, None if one fails."""
     runs = [
         subprocess.Popen(
             line, cwd=folder, env=surroundings(1), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for _ in range(count)
     ]
-    said = [run.communicate() for run in runs]
-    for run, (_, errors) in zip(runs, said, strict=True):
+    outputs = [run.communicate() for run in runs]
+    for run, (_, errors) in zip(runs, outputs, strict=True):
         if run.returncode:
             print(f"  {label}: ended with {run.returncode}:\n{errors[-3000:]}")
             return None
-    return [json.loads(told) for told in said[0][0].splitlines()]
+    return [json.loads(line_of_round) for line_of_round in outputs[0][0].splitlines()]

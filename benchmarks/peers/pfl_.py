@@ -13,7 +13,7 @@ from task import Rounds, Task, build, client, load, options
 ADDRESSES, RANK = "PFL_WORKER_ADDRESSES", "PFL_WORKER_RANK"
 
 
-def others(workers: int) -> list[subprocess.Popen[str]]:
+def start_workers(workers: int) -> list[subprocess.Popen[str]]:
     """Start the other workers, as pfl's guide says: the same program with another rank."""
     if workers == 1 or RANK in os.environ:
         return []
@@ -23,9 +23,9 @@ def others(workers: int) -> list[subprocess.Popen[str]]:
     os.environ[ADDRESSES] = ",".join([f"localhost:{port}"] * workers)
     started = []
     for rank in range(1, workers):
-        own = os.environ | {RANK: str(rank)}
+        environment = os.environ | {RANK: str(rank)}
         started.append(
-            subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.PIPE, text=True, env=own)
+            subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.PIPE, text=True, env=environment)
         )
     os.environ[RANK] = "0"
     return started
@@ -33,7 +33,7 @@ def others(workers: int) -> list[subprocess.Popen[str]]:
 
 given = options(("1x2", "2x1", "1x1"))
 second = RANK in os.environ
-workers = others(given.workers)
+workers = start_workers(given.workers)
 
 # pfl connects its workers while it is imported.
 import numpy as np
@@ -54,7 +54,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Scored(nn.Module):
+class ScoredNet(nn.Module):
     """The network with the two functions that pfl asks for."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -74,7 +74,7 @@ class Scored(nn.Module):
         return {}
 
 
-class Shuffled(PyTorchTensorDataset):
+class ShuffledSamples(PyTorchTensorDataset):
     """One client's samples, in a new order in every pass; pfl goes through them in their own."""
 
     def __init__(self, number: int) -> None:
@@ -123,8 +123,8 @@ def main() -> None:
     """Run the rounds."""
     np.random.seed(0)  # noqa: NPY002 - workers have to draw the same
     rounds = Rounds(given.folder, given.rounds, given.wait, follow if given.wait else None, quiet=second)
-    task, module = rounds.task, Scored(build(given.folder))
-    clients = [Shuffled(number) for number in range(len(task.sizes))]
+    task, module = rounds.task, ScoredNet(build(given.folder))
+    clients = [ShuffledSamples(number) for number in range(len(task.sizes))]
     sampler = get_user_sampler("minimize_reuse", list(range(len(clients))))
     data = FederatedDataset(clients.__getitem__, sampler)
     central = torch.optim.SGD(module.parameters(), lr=1.0)

@@ -60,7 +60,7 @@ class Peer:
         )
 
     def __call__(self) -> dict[str, Any]:
-        """Run one round; returns what the script says of it."""
+        """Run one round, and return the script's report of it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):  # it has said why, or its log has
             print(file=self._process.stdin, flush=True)
@@ -68,16 +68,16 @@ class Peer:
         if not line:
             self._log.seek(0)
             raise Unable(f"ended early:\n{self._log.read()[-3000:]}")
-        said: dict[str, Any] = json.loads(line)
-        if "none" in said:
-            raise Unable(said["none"])
-        return said
+        answer: dict[str, Any] = json.loads(line)
+        if "none" in answer:
+            raise Unable(answer["none"])
+        return answer
 
     def close(self) -> tuple[float, float]:
         """Run the last round; returns the peak memory of all its processes in bytes, and its accuracy."""
-        peak, said = memory(self._process.pid), self()
+        peak, answer = memory(self._process.pid), self()
         self._process.wait()
-        return peak, said["accuracy"]
+        return peak, answer["accuracy"]
 
     def kill(self) -> None:
         """End it, if it has not ended."""
@@ -108,19 +108,19 @@ def memory(root: int) -> float:
     return sum(peaks.get(number, 0.0) for number in family)
 
 
-def installed(envs: Path, only: list[str]) -> dict[str, str]:
-    """Return the Python of each peer that there is, and say how to get the others."""
-    found = {}
+def find_interpreters(envs: Path, only: list[str]) -> dict[str, str]:
+    """Return the Python of each installed peer, and print how to install the others."""
+    interpreters = {}
     for name, (_, _, packages) in PEERS.items():
         python = envs.absolute() / name / "bin" / "python"
         if name in only and python.exists():
-            found[name] = str(python)
+            interpreters[name] = str(python)
         elif name in only:
             print(
                 f"  {name}: not installed: python -m venv {envs / name} && . {envs / name}/bin/activate"
                 f" && pip install {TORCH} && pip install {packages}"
             )
-    return found
+    return interpreters
 
 
 def command(python: str, name: str, folder: Path, layout: str, rounds: int) -> list[str]:

@@ -65,8 +65,8 @@ class Task:
         self, x: Tensor, y: Tensor, generator: torch.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through one client's samples once, in random order."""
-        for taken in torch.randperm(len(y), generator=generator).split(self.batch_size):
-            yield x[taken], y[taken]
+        for places in torch.randperm(len(y), generator=generator).split(self.batch_size):
+            yield x[places], y[places]
 
     def train(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Do one client's local work."""
@@ -207,10 +207,10 @@ class Rounds:
         seconds = time.perf_counter() - self._began
         self.number += 1
         last, every = self.number == self.total, self.task.evaluate_every
-        found = None
+        score = None
         if not self.quiet and (last or (every and self.number % every == 0)):
-            found = accuracy(module(), self.data.test_x, self.data.test_y)
-        self.tell(round=self.number, seconds=seconds, warm_up=self.number == 1, accuracy=found)
+            score = accuracy(module(), self.data.test_x, self.data.test_y)
+        self.tell(round=self.number, seconds=seconds, warm_up=self.number == 1, accuracy=score)
         self.begin()
 
     def tell(self, **said: object) -> None:
@@ -232,7 +232,7 @@ def options(layouts: tuple[str, ...]) -> argparse.Namespace:
     parser.add_argument("--layout", choices=layouts, default=layouts[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--wait", action="store_true")
-    given = parser.parse_args()
-    given.workers, given.threads = (int(part) for part in given.layout.split("-")[-1].split("x"))
-    torch.set_num_threads(given.threads)
-    return given
+    args = parser.parse_args()
+    args.workers, args.threads = (int(part) for part in args.layout.split("-")[-1].split("x"))
+    torch.set_num_threads(args.threads)
+    return args

@@ -79,18 +79,18 @@ def run(
     """
     checked = _checked(spec)
     execution, root = execution or Execution(), Path(out)
-    wanted = dict(zip(EXTRAS, (save_predictions, save_model), strict=True))
+    requested = dict(zip(EXTRAS, (save_predictions, save_model), strict=True))
     with torch_threads(execution.threads):
         build.identify(checked)  # refuses parts of notebooks before anything is written
         setup = calibrated(build.prepare(checked, execution))
         if save_model:
             check_savable(setup)
-        save = [name for name in wanted if wanted[name]]
+        save = [name for name in requested if requested[name]]
         observe = observed(callbacks)
         outcome = run_one(checked, root, execution, retry=retry, progress=observe, save=save, setup=setup)
     record = Store(root).record(outcome.id, checked.model_dump(mode="json"))
-    for one in callbacks:
-        one.on_run_end(record)
+    for callback in callbacks:
+        callback.on_run_end(record)
     return record
 
 
@@ -330,12 +330,12 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
     """
     named = isinstance(given, str) and not Path(given).suffix
     if named or "base" in _fields(given):
-        made = _suite(given, over, profile, None)
+        planned = _suite(given, over, profile, None)
     else:
         plugins.load()
         content = {"suite": "plan", "base": _fields(given), "sweep": _listed(over)}
-        made = make_suite(content, profile="")
-    return pd.DataFrame(plans.plan([*made.cells, *runs_of(made.cells, made.tune)]))
+        planned = make_suite(content, profile="")
+    return pd.DataFrame(plans.plan([*planned.combinations, *runs_of(planned.combinations, planned.tune)]))
 
 
 def load_plugin(path: str | Path) -> None:
@@ -375,27 +375,27 @@ def _suite(given: Given, over: Mapping[str, Any] | None, profile: str, name: str
     """Return the suite of a name, a file or its content."""
     plugins.load()
     if isinstance(given, str | Path):
-        made = read_suite(str(given), profile, _listed(over))
+        result = read_suite(str(given), profile, _listed(over))
     else:
-        made = make_suite(_fields(given), profile, instead=_listed(over))
-    return replace(made, name=checked_name(name)) if name else made
+        result = make_suite(_fields(given), profile, instead=_listed(over))
+    return replace(result, name=checked_name(name)) if name else result
 
 
 def _carry_out(
-    made: Suite, out: str | Path, progress: bool, callbacks: Sequence[Callback], **options: Any
+    study_suite: Suite, out: str | Path, progress: bool, callbacks: Sequence[Callback], **options: Any
 ) -> Study:
     """Carry out a suite, watched by callbacks."""
-    used = choose(options["executor"], options["jobs"], options["address"], len(made.cells))
-    if observed(callbacks) is not None and used != "serial":
+    executor = choose(options["executor"], options["jobs"], options["address"], len(study_suite.combinations))
+    if observed(callbacks) is not None and executor != "serial":
         raise UserError(
-            f"callbacks: rounds and evaluations are made in other processes by executor {used}, where nothing is "
-            "called; use jobs=1, or override on_run_end only"
+            f"callbacks: rounds and evaluations are made in other processes by executor {executor}, where nothing "
+            "is called; use jobs=1, or override on_run_end only"
         )
     follow = _with_bar if progress else unfollowed
     work = Work(Path(out), follow=follow, callbacks=tuple(callbacks), **options)
     with torch_threads(work.execution.threads):
-        ends = run_suite(made, work)
-    return Study(Path(out), made.name, ends)
+        ends = run_suite(study_suite, work)
+    return Study(Path(out), study_suite.name, ends)
 
 
 @contextmanager

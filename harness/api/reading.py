@@ -110,9 +110,9 @@ def recommend(
     frame = report.leaderboard(results, spec.by, spec.baseline, spec.target)
     conditions = read_conditions(where, frame.columns)
     answer = recommended(results, frame, conditions, spec.by)
-    found = pd.DataFrame(recommendation.rows(answer, frame, conditions, spec.by))
-    found.attrs["said"] = recommendation.sentences(answer, frame, conditions)
-    return found
+    answers = pd.DataFrame(recommendation.recommendation_rows(answer, frame, conditions, spec.by))
+    answers.attrs["said"] = recommendation.sentences(answer, frame, conditions)
+    return answers
 
 
 def write_report(
@@ -145,16 +145,16 @@ def write_report(
     """
     plugins.load()
     store = results_folder(Path(folder))
-    if any(isinstance(one, str) or not 2 <= len(one) <= 3 for one in pivots):
+    if any(isinstance(pivot, str) or not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"pivots: pairs of settings, or these and a measure, given {pivots!r}")
-    made = tuple(Pivot(*one) for one in pivots)
+    pivot_tables = tuple(Pivot(*pivot) for pivot in pivots)
     return report_folder(
-        store, suite, _settings(store, suite, by=by, baseline=baseline, target=target, pivots=made)
+        store, suite, _settings(store, suite, by=by, baseline=baseline, target=target, pivots=pivot_tables)
     )
 
 
-def _settings(store: Store, suite: str | None, **given: Any) -> ReportSpec:
+def _settings(store: Store, suite: str | None, **options: Any) -> ReportSpec:
     """Return the report settings of a suite, with those given instead."""
     stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
-    given |= {"target": read_target(given.get("target"))}
-    return replace(stored, **{name: value for name, value in given.items() if value})
+    options |= {"target": read_target(options.get("target"))}
+    return replace(stored, **{name: value for name, value in options.items() if value})

@@ -43,7 +43,7 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
             content[name.replace("-", "_")] = value
     if given.precision is not None:
         content["precision"] = given.precision
-    for path, value in _pairs("--set", given.set).items():
+    for path, value in pairs("--set", given.set).items():
         assign(content, path, value)
     if given.clients is not None:
         assign(content, "partition.clients", given.clients)
@@ -59,18 +59,14 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
 
 def given_suite(given: argparse.Namespace) -> Suite:
     """Return the runs of a suite, or of a sweep over one run."""
-    lists = _pairs("--sweep", given.sweep, listed=True)
-    over = _pairs("--random", given.random)
+    lists = pairs("--sweep", given.sweep, listed=True)
+    over = pairs("--random", given.random)
     if over:
         lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
     elif given.draws is not None:
         raise UserError("--draws needs --random KEY=..., the field to draw")
     if getattr(given, "suite", None):
-        run_options = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
-        extra = [
-            name for name in run_options if getattr(given, name.replace("-", "_"), None) not in (None, [])
-        ]
-        if extra:
+        if extra := describing(given):
             raise UserError(
                 f"--{extra[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
             )
@@ -82,10 +78,17 @@ def given_suite(given: argparse.Namespace) -> Suite:
     chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
     if chosen_privacy := _protection(given):
         cells = (
-            replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy)) for cell in chosen.cells
+            replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy))
+            for cell in chosen.combinations
         )
-        chosen = replace(chosen, cells=distinct(cells))
+        chosen = replace(chosen, combinations=distinct(cells))
     return chosen
+
+
+def describing(given: argparse.Namespace) -> list[str]:
+    """Return the options that are given and describe a single run."""
+    names = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
+    return [name for name in names if getattr(given, name.replace("-", "_"), None) not in (None, [])]
 
 
 def _protection(given: argparse.Namespace) -> dict[str, bool]:
@@ -93,15 +96,15 @@ def _protection(given: argparse.Namespace) -> dict[str, bool]:
     return {name: True for name in ("strict", "secure_rng") if getattr(given, name)}
 
 
-def _pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
+def pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
     """Read several ``KEY=VALUE`` with distinct keys."""
-    pairs: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for item in items:
         key, value = _pair(option, item, listed)
-        if key in pairs:
+        if key in found:
             raise UserError(f"{option} {key} is given twice")
-        pairs[key] = value
-    return pairs
+        found[key] = value
+    return found
 
 
 def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
@@ -110,6 +113,11 @@ def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
     if not equals or not key:
         raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
     return key, parsed(f"[{text}]" if listed else text)
+
+
+def one_thread() -> None:
+    """Limit torch to one thread; more only on request, as threads that share a busy core are slow."""
+    torch.set_num_threads(1)
 
 
 def given_execution(given: argparse.Namespace) -> Execution:

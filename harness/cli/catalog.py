@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.arguments import given_spec
+from harness.cli.arguments import given_spec, one_thread
 from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
@@ -23,6 +23,7 @@ def draw_command(given: argparse.Namespace) -> int:
     """Draw a partition."""
     from datasets.picture import check_format, draw
 
+    one_thread()
     given.algorithm = given.algorithm or "fedavg"
     federation = make_federation(given_spec(given))
     if federation is None:
@@ -36,6 +37,7 @@ def draw_command(given: argparse.Namespace) -> int:
 
 def check_command(given: argparse.Namespace) -> int:
     """Print the results of conformance checks."""
+    one_thread()
     for name in given.names:
         if name not in ALGORITHMS:
             raise unknown("algorithm", name, ALGORITHMS)
@@ -65,6 +67,7 @@ def audit_command(given: argparse.Namespace) -> int:
     """Print the results of an audit; return 1 if there are findings."""
     if given.trials < 1:
         raise UserError(f"--trials must be at least 1, given {given.trials}")
+    one_thread()
     setup = calibrated(prepare(given_spec(given)))
     if setup.privacy is None:
         raise UserError("audit: the run claims no privacy; give it a section privacy")

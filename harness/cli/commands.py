@@ -66,7 +66,14 @@ class Command(NamedTuple):
 
 
 def _run(to: Parser) -> None:
+    to.set_defaults(jobs=1, executor=None, address=None)
     spec_options(to)
+    to.add_argument(
+        "--cell",
+        metavar="FILE.csv:ID",
+        help="make the runs of a leaderboard's row again, by its column cell, and compare the figures; --seed N "
+        "repeats one of its seeds",
+    )
     execution_options(to)
     to.add_argument(
         "--save-predictions", action="store_true", help="write predictions.csv beside the results"
@@ -264,18 +271,18 @@ def data_options(to: Parser) -> None:
     among = to.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
 
     def subcommand(name: str, help: str) -> Parser:
-        made: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
-        return made
+        parser: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
+        return parser
 
-    listed = subcommand("list", "list data sets and whether they can be loaded now")
-    json_option(listed)
-    fetched = subcommand("fetch", "make data sets available")
-    fetched.add_argument("names", nargs="+", metavar="NAME")
-    drawn = subcommand("draw", "draw the classes of every client")
-    drawn.set_defaults(do=("catalog", "draw_command"))
-    drawn.add_argument("file", type=path, metavar="FILE.png|svg")
-    spec_options(drawn)
-    for command in (listed, fetched, drawn):
+    list_command = subcommand("list", "list data sets and whether they can be loaded now")
+    json_option(list_command)
+    fetch = subcommand("fetch", "make data sets available")
+    fetch.add_argument("names", nargs="+", metavar="NAME")
+    draw = subcommand("draw", "draw the classes of every client")
+    draw.set_defaults(do=("catalog", "draw_command"))
+    draw.add_argument("file", type=path, metavar="FILE.png|svg")
+    spec_options(draw)
+    for command in (list_command, fetch, draw):
         plugin_option(command)
 
 

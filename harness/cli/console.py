@@ -114,16 +114,16 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
-def following(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show what is being done, and return a function that is told how far it is; that is shown now and then."""
-    shown = time.monotonic()
+def follow(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress from time to time, and return a function that takes the number of items done."""
+    last_update = time.monotonic()
     with log.status(what) as status:
 
         def done(count: int) -> None:
-            nonlocal shown
-            if count == total or time.monotonic() - shown < PAUSE:
+            nonlocal last_update
+            if count == total or time.monotonic() - last_update < PAUSE:
                 return
-            shown = time.monotonic()
+            last_update = time.monotonic()
             status.update(f"{what}: {count:,} done")
             if not log.is_terminal:  # which shows no status
                 log.print(f"{what}: {count:,} done")
@@ -136,8 +136,8 @@ def figures(line: dict[str, Any]) -> str:
     preferred = ("accuracy", "auroc", "eqopp", "mae", "r2", "loss", "stationarity")
     metrics = line.get("metrics", {})
     numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
-    shown = [name for name in preferred if name in numbers] or numbers[:3]
-    text = [f"{name} {metrics[name]:.4f}" for name in shown]
+    names = [name for name in preferred if name in numbers] or numbers[:3]
+    text = [f"{name} {metrics[name]:.4f}" for name in names]
     sent = [f"{size(line['bytes_up'] + line['bytes_down'])} both ways"] if "bytes_up" in line else []
     return ", ".join([*text, *sent])
 

@@ -49,27 +49,31 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def doctor_command(given: argparse.Namespace) -> int:
-    """Print what was found; 1 if something is wrong."""
-    found = list(findings(given.out))
-    if given.json:
-        print(json.dumps([one._asdict() for one in found], indent=1))
+def doctor_command(args: argparse.Namespace) -> int:
+    """Print the findings; return 1 if something is wrong."""
+    checks = list(findings(args.out))
+    if args.json:
+        print(json.dumps([check._asdict() for check in checks], indent=1))
     else:
-        print_rows([{"": one.what, "state": one.state, "found": one.about} for one in found], "fedfrontier")
-        for one in found:
-            if one.fix:
-                out.print(f"{one.what}: {one.fix}", markup=False, soft_wrap=True)
-    return 1 if any(one.state == "wrong" for one in found) else 0
+        print_rows(
+            [{"": check.what, "state": check.state, "found": check.about} for check in checks], "fedfrontier"
+        )
+        for check in checks:
+            if check.fix:
+                out.print(f"{check.what}: {check.fix}", markup=False, soft_wrap=True)
+    return 1 if any(check.state == "wrong" for check in checks) else 0
 
 
 def findings(results: Path) -> Iterator[Finding]:
-    """Yield what was found; ``results`` is the results folder that would be used."""
+    """Yield the findings; ``results`` is the results folder that would be used."""
     about = versions()
     yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in about.items()))
-    other = [*shadowed(), *shared()]
-    yield Finding("packages", "wrong" if other else "ok", f"{len(other)} hidden or mixed", "; ".join(other))
-    held = machine()
-    memory = f", {held['memory_gib']} GiB of memory" if "memory_gib" in held else ""
+    conflicts = [*shadowed(), *shared()]
+    yield Finding(
+        "packages", "wrong" if conflicts else "ok", f"{len(conflicts)} hidden or mixed", "; ".join(conflicts)
+    )
+    hardware = machine()
+    memory = f", {hardware['memory_gib']} GiB of memory" if "memory_gib" in hardware else ""
     yield Finding("processor", "ok", f"{cores()} cores{memory}")
     if torch.cuda.is_available():
         yield Finding("GPU", "ok", torch.cuda.get_device_name(0))

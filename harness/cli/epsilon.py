@@ -50,19 +50,19 @@ class Mechanism:
 
     def methods(self) -> list[tuple[str, str]]:
         """Return adjacencies and accountants that bound it, the tightest of an adjacency last."""
-        found = []
+        methods = []
         for adjacency in SENSITIVITY:
             if adjacency == "add-remove" and self.placement == "local" and self.unit == "client":
                 continue  # whoever collects the messages sees who sends
             if adjacency == "add-remove" and self.sampling == "without-replacement" and self.amplified:
                 continue  # a cohort of fixed size has no neighbor with a unit more
-            found.append((adjacency, "exact"))
+            methods.append((adjacency, "exact"))
             if self.amplified:
-                found.append((adjacency, "rdp"))
+                methods.append((adjacency, "rdp"))
                 if adjacency == "add-remove":
-                    found.append((adjacency, "prv"))
-                found.append((adjacency, "pld"))
-        return found
+                    methods.append((adjacency, "prv"))
+                methods.append((adjacency, "pld"))
+        return methods
 
     def event(self, noise: float, adjacency: str, accountant: str) -> Event:
         """Return all releases, of noise ``noise`` times the clip norm."""
@@ -92,15 +92,15 @@ def number(value: float) -> str:
 
 def epsilon_options(to: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    asked = to.add_mutually_exclusive_group()
-    asked.add_argument(
+    question = to.add_mutually_exclusive_group()
+    question.add_argument(
         "--noise-multiplier",
         type=float,
         metavar="Z",
         help="standard deviation of the noise on a sum of messages over their clip norm",
     )
-    asked.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
-    asked.add_argument(
+    question.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
+    question.add_argument(
         "--statement",
         metavar="PATH",
         help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
@@ -146,79 +146,77 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--json", action="store_true", help="print JSON")
 
 
-def epsilon_command(given: argparse.Namespace) -> int:
+def epsilon_command(args: argparse.Namespace) -> int:
     """Answer from the numbers on the command line."""
-    if given.statement is not None:
-        return statement_command(given)
-    if (given.noise_multiplier is None) == (given.for_epsilon is None):
+    if args.statement is not None:
+        return statement_command(args)
+    if (args.noise_multiplier is None) == (args.for_epsilon is None):
         raise UserError("epsilon: give either --noise-multiplier, or --for-epsilon to get one back")
-    mechanism = _mechanism(given)
+    mechanism = _mechanism(args)
     try:
-        rows = _rows(mechanism, given)
+        rows = _rows(mechanism, args)
     except ValueError as problem:
         raise UserError(f"epsilon: {problem}") from problem
-    if given.json:
-        told = [
+    if args.json:
+        finite_rows = [
             {**row, "epsilon": row["epsilon"] if math.isfinite(row["epsilon"]) else "inf"} for row in rows
         ]
-        print(json.dumps({"mechanism": vars(mechanism), "rows": told}, indent=1))
+        print(json.dumps({"mechanism": vars(mechanism), "rows": finite_rows}, indent=1))
         return 0
     out.print(mechanism.describe(), markup=False)
-    asked = {row["adjacency"]: row for row in rows}  # the last of an adjacency is the tightest
-    print_rows([_shown(row) for row in rows], "epsilon by adjacency and accountant")
+    tightest = {row["adjacency"]: row for row in rows}  # the last of an adjacency is the tightest
+    print_rows([_table_row(row) for row in rows], "epsilon by adjacency and accountant")
     for row in rows:
         if row["note"]:
             out.print(f"{row['adjacency']}: {row['note']}", markup=False)
-    for row in asked.values():
+    for row in tightest.values():
         out.print(_in_words(mechanism, row), markup=False)
     return 0
 
 
-def _mechanism(given: argparse.Namespace) -> Mechanism:
-    size, total, rate = _drawn(given)
-    hidden = given.placement == "central" or given.unit != "client"  # a client draws its records itself
-    sampling = given.sampling or ("full" if rate == 1 else "poisson" if hidden else "fixed")
+def _mechanism(args: argparse.Namespace) -> Mechanism:
+    size, total, rate = _cohort_and_rate(args)
+    hidden = args.placement == "central" or args.unit != "client"  # a client draws its records itself
+    sampling = args.sampling or ("full" if rate == 1 else "poisson" if hidden else "fixed")
     if sampling == "full" and rate < 1:
         raise UserError(f"epsilon: --sampling full takes everybody, but the rate of a unit is {rate:.4g}")
     if not hidden and sampling in ("poisson", "without-replacement"):
         raise UserError(
-            f"epsilon: with {given.placement} placement whoever collects the messages sees who sends, so sampling "
+            f"epsilon: with {args.placement} placement whoever collects the messages sees who sends, so sampling "
             "hides nobody; use --sampling fixed, --placement central, or --unit record or user for batches that a "
             "client draws"
         )
-    if given.unit != "client" and sampling == "without-replacement":
-        raise UserError(f"epsilon: batches of unit {given.unit} are Poisson batches; use --sampling poisson")
+    if args.unit != "client" and sampling == "without-replacement":
+        raise UserError(f"epsilon: batches of unit {args.unit} are Poisson batches; use --sampling poisson")
     for name in ("rounds", "releases_per_round"):
-        if getattr(given, name) < 1:
-            raise UserError(
-                f"epsilon: --{name.replace('_', '-')} is at least 1, given {getattr(given, name)}"
-            )
+        if getattr(args, name) < 1:
+            raise UserError(f"epsilon: --{name.replace('_', '-')} is at least 1, given {getattr(args, name)}")
     secret = sampling in ("poisson", "without-replacement")
-    if given.rounds > (most := MOST_DRAWS if secret else MOST_ROUNDS):
+    if args.rounds > (most := MOST_DRAWS if secret else MOST_ROUNDS):
         why = " where cohorts are drawn in secret, whose accounting takes minutes beyond" if secret else ""
-        raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(given.rounds)}")
-    if not (given.clip > 0 and math.isfinite(given.clip)):
-        raise UserError(f"epsilon: --clip is a number above 0, given {given.clip}")
+        raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(args.rounds)}")
+    if not (args.clip > 0 and math.isfinite(args.clip)):
+        raise UserError(f"epsilon: --clip is a number above 0, given {args.clip}")
     try:
-        check_delta(given.delta)
+        check_delta(args.delta)
     except ValueError as problem:
         raise UserError(f"epsilon: {problem}") from problem
     return Mechanism(
-        given.clip, size, total, rate, given.rounds, sampling, given.delta, given.releases_per_round, given.unit,
-        given.placement,
+        args.clip, size, total, rate, args.rounds, sampling, args.delta, args.releases_per_round, args.unit,
+        args.placement,
     )  # fmt: skip
 
 
-def _drawn(given: argparse.Namespace) -> tuple[int, int, float]:
+def _cohort_and_rate(args: argparse.Namespace) -> tuple[int, int, float]:
     """Return size and total of a cohort, and the probability of a unit to be in it."""
-    if given.rate is None:
-        size, total = _cohort(given.cohort)
+    if args.rate is None:
+        size, total = _cohort(args.cohort)
         return size, total, size / total
-    if given.cohort != "1":
+    if args.cohort != "1":
         raise UserError("epsilon: give either --cohort or --rate")
-    if not 0 < given.rate <= 1:
-        raise UserError(f"epsilon: --rate is a probability above 0, given {given.rate:g}")
-    return 0, 0, given.rate
+    if not 0 < args.rate <= 1:
+        raise UserError(f"epsilon: --rate is a probability above 0, given {args.rate:g}")
+    return 0, 0, args.rate
 
 
 def _cohort(text: str) -> tuple[int, int]:
@@ -233,28 +231,28 @@ def _cohort(text: str) -> tuple[int, int]:
     return size, total
 
 
-def _rows(mechanism: Mechanism, given: argparse.Namespace) -> list[dict[str, Any]]:
+def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     attacks: dict[Event, Attack] = {}
     for adjacency, accountant in mechanism.methods():
-        noise = given.noise_multiplier
+        noise = args.noise_multiplier
         if noise is None:
             if accountant == "prv":
                 continue  # never tighter than pld, and slow to search with
-            check_budget(given.for_epsilon, given.delta)
+            check_budget(args.for_epsilon, args.delta)
             unit = mechanism.event(1.0, adjacency, accountant)
             alone = "rdp" if accountant == "exact" else accountant
-            noise = calibrate(given.for_epsilon, given.delta, [unit], alone)
+            noise = calibrate(args.for_epsilon, args.delta, [unit], alone)
         event = mechanism.event(noise, adjacency, accountant)
-        found = account([event], mechanism.delta, "rdp" if accountant == "exact" else accountant)
+        result = account([event], mechanism.delta, "rdp" if accountant == "exact" else accountant)
         if event not in attacks:
             attacks[event] = attack_bound([event], mechanism.delta)
         attack = attacks[event]
         rows.append(
             {
                 "adjacency": adjacency,
-                "accountant": found.accountant,
-                "epsilon": found.epsilon,
+                "accountant": result.accountant,
+                "epsilon": result.epsilon,
                 "delta": mechanism.delta,
                 "unit": mechanism.unit,
                 "placement": mechanism.placement,
@@ -263,19 +261,19 @@ def _rows(mechanism: Mechanism, given: argparse.Namespace) -> list[dict[str, Any
                 "noise_multiplier": noise,
                 "noise_over_sensitivity": noise / SENSITIVITY[adjacency],
                 "standard_deviation": noise * mechanism.clip,
-                "accuracy_from_epsilon": accuracy_bound(found.epsilon, mechanism.delta),
+                "accuracy_from_epsilon": accuracy_bound(result.epsilon, mechanism.delta),
                 "accuracy": attack.accuracy,
                 **{
                     f"detection_at_{rate:g}": bound
                     for rate, bound in zip(FALSE_POSITIVE_RATES, attack.detection, strict=True)
                 },
-                "note": found.note,
+                "note": result.note,
             }
         )
     return rows
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "adjacency": row["adjacency"],
         "accountant": row["accountant"],
@@ -292,9 +290,9 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
     if row["adjacency"] == "replace-one":
         secret = f"which of two versions of one {mechanism.unit}'s data was used"
     rare, often = (_percent(row[f"detection_at_{rate:g}"]) for rate in FALSE_POSITIVE_RATES)
-    kept = ""
+    condition = ""
     if row["sampling"] != "not used":
-        kept = " This holds only while nobody outside learns who was drawn in which round."
+        condition = " This holds only while nobody outside learns who was drawn in which round."
     return (
         f"\nIn words ({row['adjacency']}, epsilon {number(row['epsilon'])} by {row['accountant']}): "
         f"an attacker sees everything that is released ({counted(row['releases'], 'release')}) and "
@@ -302,7 +300,7 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
         f"{_percent(row['accuracy'])} of the time, from the mechanism; from epsilon and delta alone, as pages of "
         f"results say it, {_percent(row['accuracy_from_epsilon'])}. A blind guess is right 50 % of the time. "
         f"If his false alarms are limited to 1 in 1,000 cases, he detects at most {rare}; to 1 in 100, "
-        f"{often}.{kept}"
+        f"{often}.{condition}"
     )
 
 

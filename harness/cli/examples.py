@@ -19,6 +19,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "run --algorithm '{name: scaffold, lr: 0.05}' --data breast-cancer "
         "--set 'privacy={placement: central, epsilon: 8, clip: 1}'",
         "run --spec results/runs/ID/spec.json --out elsewhere",
+        "run --cell results/reference/quickstart/leaderboard.csv:0ba0dc6fd76c --out again",
     ),
     "suite": (
         "suite quickstart --out results",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.cli.console import log, out
-from harness.cli.run import exit_code, given_work
+from harness.cli.run import exit_code, work_options
 from harness.config.recorded import misnamed, results_folder
 from harness.config.report import read_stored
 from harness.core.registry import counted
@@ -13,16 +13,16 @@ from harness.executors.suites import carry_on
 from harness.storage.merge import merge
 
 
-def resume_command(given: argparse.Namespace) -> int:
+def resume_command(args: argparse.Namespace) -> int:
     """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
-    ends, suites = carry_on(given_work(given), given.suite)
+    ends, suites = carry_on(work_options(args), args.suite)
     if not ends.keys() - {"left"}:
-        what = "failed" if given.retry else "is unfinished"
-        log.print(f"nothing in {given.out} {what} that can be run", markup=False)
+        what = "failed" if args.retry else "is unfinished"
+        log.print(f"nothing in {args.out} {what} that can be run", markup=False)
         return exit_code(ends)
     from harness.cli.report import write_all  # slow to import
 
-    store = results_folder(given.out)
+    store = results_folder(args.out)
     for name in suites:
         ends["damaged"] += write_all(store, name, read_stored(store.report_settings(name)))
     return exit_code(ends)
@@ -31,16 +31,16 @@ def resume_command(given: argparse.Namespace) -> int:
 retry_command = resume_command
 
 
-def merge_command(given: argparse.Namespace) -> int:
+def merge_command(args: argparse.Namespace) -> int:
     """Copy the runs and suites of folders into one; 1 if a run could not be copied."""
-    made = merge(given.dirs, given.out, misnamed)
-    for place, why in made.left.items():
+    merged = merge(args.dirs, args.out, misnamed)
+    for place, why in merged.left.items():
         log.print(f"{place} is not copied: {why}", markup=False)
-    suites = f"; suites: {', '.join(made.suites)}" if made.suites else ""
+    suites = f"; suites: {', '.join(merged.suites)}" if merged.suites else ""
     out.print(
-        f"{given.out}: {counted(made.copied, 'run')} copied, {made.same} there already, "
-        f"{len(made.left)} left{suites}",
+        f"{args.out}: {counted(merged.copied, 'run')} copied, {merged.same} there already, "
+        f"{len(merged.left)} left{suites}",
         markup=False,
         soft_wrap=True,
     )
-    return 1 if made.left else 0
+    return 1 if merged.left else 0

@@ -29,7 +29,7 @@ def path(text: str) -> Path:
 class Version(argparse.Action):
     """Print the versions that results depend on, and end."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any, **options: Any) -> NoReturn:
         """Print, and end the process."""
         from importlib.metadata import version  # which takes longer than the grammar
 
@@ -84,12 +84,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and refuse unknown options here, where those of the command are known."""
         self.fill()
-        given, left = super().parse_known_args(args, namespace)
-        if left and left[0].startswith("-"):
-            raise unknown("option", left[0].partition("=")[0], self._option_string_actions)
-        if left:
-            self.error(f"unexpected argument {left[0]!r}")
-        return given, left
+        parsed, unparsed = super().parse_known_args(args, namespace)
+        if unparsed and unparsed[0].startswith("-"):
+            raise unknown("option", unparsed[0].partition("=")[0], self._option_string_actions)
+        if unparsed:
+            self.error(f"unexpected argument {unparsed[0]!r}")
+        return parsed, unparsed
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

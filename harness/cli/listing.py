@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets.catalog import Row, describe, fetch
 from harness.cli.console import out, print_rows, show
 from harness.config.lists import LISTS
+
+if TYPE_CHECKING:
+    from datasets.catalog import Row
 
 Rows = list[dict[str, Any]]
 
@@ -27,6 +29,8 @@ def data_command(given: argparse.Namespace) -> int:
     if given.what == "list":
         list_data(given.json)
     else:
+        from datasets.catalog import fetch  # the readers of data sets import torch
+
         for name in given.names:
             out.print(f"{name}: {fetch(name)}", markup=False)
     return 0
@@ -34,6 +38,8 @@ def data_command(given: argparse.Namespace) -> int:
 
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
+    from datasets.catalog import describe  # the readers of data sets import torch
+
     rows = describe()
     if as_json:
         show([dict(row) for row in rows], as_json, "data sets")

@@ -22,8 +22,6 @@ from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
 
-#: Modules of commands that read results, list parts or fetch data, and need no part itself.
-READERS = ("listing", "report", "status")
 #: Commands as ``--help`` lists them.
 GROUPS = {heading: [command.name for command in group] for heading, group in COMMANDS.items()}
 
@@ -80,14 +78,11 @@ def exit_code(
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
     module, name = given.do
-    if module not in READERS or given.plugin or entry_points(group=PLUGINS):
-        from harness.config import plugins
+    if given.plugin or entry_points(group=PLUGINS):
+        from harness.config import plugins  # with torch and all parts, which commands that read do not need
 
         plugins.load(given.plugin)
-    command = getattr(import_module(f"harness.cli.{module}"), name)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
-    code: int = command(given)
+    code: int = getattr(import_module(f"harness.cli.{module}"), name)(given)
     sys.stdout.flush()
     return code
 

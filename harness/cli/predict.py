@@ -7,24 +7,26 @@ import sys
 
 import pandas as pd
 
+from harness.cli.arguments import one_thread
 from harness.cli.console import log
 from harness.core.registry import UserError, counted
 from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel
 
 
-def predict_command(given: argparse.Namespace) -> int:
+def predict_command(args: argparse.Namespace) -> int:
     """Apply a saved model to a table, and write a row of predictions for each of its rows."""
-    model = SavedModel.read(given.model)
-    rows = model.rows(given.data, given.keep)
-    predicted = model.predict(rows, given.client, fill=given.fill)
+    one_thread()
+    model = SavedModel.read(args.model)
+    rows = model.rows(args.data, args.keep)
+    predicted = model.predict(rows, args.client, fill=args.fill)
     if clash := sorted(rows.kept.keys() & predicted.keys()):
         raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
-    found = pd.DataFrame({**rows.kept, **predicted})
-    if given.csv is None:
-        write_frame(found, sys.stdout)
+    frame = pd.DataFrame({**rows.kept, **predicted})
+    if args.csv is None:
+        write_frame(frame, sys.stdout)
     else:
-        write_tidy(found, given.csv)
+        write_tidy(frame, args.csv)
     claim = model.about.privacy
     source = "".join(
         sign if sign.isprintable() else "?" for sign in model.about.source

@@ -60,14 +60,16 @@ class SuiteProgress(Follower):
 
     def finished(self, outcome: Outcome) -> None:
         """Record and report that a run has ended."""
-        label = name(self._runs[outcome.id])
+        label = run_label(self._runs[outcome.id])
         with self._lock:
             self._watch.end(outcome.id)
             self._ends[outcome.status] += 1
             ended, total = self._ends.total(), len(self._runs)
             if not log.is_terminal and ended * TENTHS // total > (ended - 1) * TENTHS // total:
-                left = self._left(self._watch.under_way(REFRESH_SECONDS))
-                log.print(f"{ended}/{total} {label} {outcome.status}{left and ', '}{left}", markup=False)
+                remaining = self._left(self._watch.under_way(REFRESH_SECONDS))
+                log.print(
+                    f"{ended}/{total} {label} {outcome.status}{remaining and ', '}{remaining}", markup=False
+                )
         if outcome.why:
             log.print(f"{label} ({outcome.id}) {outcome.status}: {outcome.why}", markup=False)
 
@@ -79,15 +81,15 @@ class SuiteProgress(Follower):
             hidden = f"{len(now) - LINES} more running" if len(now) > LINES else ""
             status = ", ".join(text for text in (self._left(now), failed, hidden) if text)
             self._bar.update(self._total, completed=self._watch.made(now), status=status)
-            shown = dict(list(now.items())[:LINES])
-            for id in [id for id in self._lines if id not in shown]:
+            visible = dict(list(now.items())[:LINES])
+            for id in [id for id in self._lines if id not in visible]:
                 self._bar.remove_task(self._lines.pop(id))
-            for id, one in shown.items():
+            for id, run in visible.items():
                 if id not in self._lines:
                     self._lines[id] = self._bar.add_task(
-                        f"  {name(self._runs[id])}", total=self._runs[id].rounds, status=""
+                        f"  {run_label(self._runs[id])}", total=self._runs[id].rounds, status=""
                     )
-                self._bar.update(self._lines[id], completed=one.round, status=where(one))
+                self._bar.update(self._lines[id], completed=run.round, status=status_text(run))
 
     def _left(self, now: Mapping[str, RunStatus]) -> str:
         share = self._watch.left(now)
@@ -116,7 +118,7 @@ class SuiteProgress(Follower):
         self._bar.stop()
 
 
-def name(spec: RunSpec) -> str:
+def run_label(spec: RunSpec) -> str:
     """Return the label of a run, such as ``fedavg on adult, ε 2, beta 0.9, seed 3``."""
     on = spec.data.called if spec.data else spec.problem["kind"]
     epsilon = spec.privacy.epsilon if spec.privacy else None
@@ -134,9 +136,9 @@ def name(spec: RunSpec) -> str:
     return ", ".join(parts)
 
 
-def where(one: RunStatus) -> str:
+def status_text(run: RunStatus) -> str:
     """Return a run's metrics and epsilon in one line."""
-    if one.metrics is None:
+    if run.metrics is None:
         return "starting"
-    epsilon = f", ε {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
-    return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
+    epsilon = f", ε {amount(run.epsilon)}{'†' * run.extrapolated}" if run.epsilon is not None else ""
+    return ", ".join(figures({"metrics": run.metrics}).split(", ")[:2]) + epsilon

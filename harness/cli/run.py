@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.arguments import given_execution, given_spec, given_suite
-from harness.cli.console import amount, figures, following, log, out, print_rows, progress_bar, short
+from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
+from harness.cli.console import amount, figures, follow, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
 from harness.config import builtin
 from harness.config.recorded import results_folder
@@ -83,18 +83,22 @@ EXPENDABLE = (
 )
 
 
-def run_command(given: argparse.Namespace) -> int:
-    """Run one benchmark."""
-    spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
+def run_command(args: argparse.Namespace) -> int:
+    """Run one benchmark, or the runs of a published row."""
+    if args.cell is not None:
+        from harness.cli.repeated import repeat  # reports are slow to import
+
+        return repeat(args, work_options(args))
+    spec, execution, trackers = given_spec(args), given_execution(args), tracker_callbacks(args)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
-    if given.save_model:
+    if args.save_model:
         check_savable(setup)
-    store = Store(given.out).open()
+    store = Store(args.out).open()
     check_locks(store.root, alone=True)
-    wanted = dict(zip(EXTRAS, (given.save_predictions, given.save_model), strict=True))
+    requested = dict(zip(EXTRAS, (args.save_predictions, args.save_model), strict=True))
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
 
@@ -103,19 +107,19 @@ def run_command(given: argparse.Namespace) -> int:
 
         outcome = run_one(
             spec,
-            given.out,
+            args.out,
             execution,
-            retry=given.retry,
+            retry=args.retry,
             progress=progress,
-            save=[name for name in wanted if wanted[name]],
+            save=[name for name in requested if requested[name]],
             setup=setup,
         )
-    for one in trackers:
-        one.on_run_end(store.record(setup.id, spec.model_dump(mode="json")))
+    for tracker in trackers:
+        tracker.on_run_end(store.record(setup.id, spec.model_dump(mode="json")))
     if outcome.status != "done":
         log.print(f"{setup.id} {outcome.status}: {outcome.why or 'in another process'}", markup=False)
         return 2 if outcome.status == "damaged" else 1
-    _print_end(store.folder(setup.id), as_json=given.json)
+    _print_end(store.folder(setup.id), as_json=args.json)
     return 0
 
 
@@ -128,7 +132,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
     out.print(f"{folder.path}: {figures(final)}", markup=False)
     if (claim := final.get("privacy")) is None:
         return
-    from harness.report.tables.privacy import in_words, uncovered  # reports are slow to import
+    from harness.report.tables.privacy import in_words, uncovered_sentence  # reports are slow to import
 
     noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
     signal = final.get("diagnostics", {}).get("noise_to_signal")
@@ -137,52 +141,52 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
         f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
         *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
     ]
-    out.print(f"{uncovered(final.get('not_covered', ()))}", markup=False)
+    out.print(f"{uncovered_sentence(final.get('not_covered', ()))}", markup=False)
     out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
 
 
-def suite_command(given: argparse.Namespace) -> int:
+def suite_command(args: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
-    suite = given_suite(given)
+    suite = given_suite(args)
     ends = run_suite(
         suite,
-        given_work(given),
-        limit_hours=given.limit_hours,
-        trim=given.trim,
-        command=_suite_command(given),
+        work_options(args),
+        limit_hours=args.limit_hours,
+        trim=args.trim,
+        command=_suite_command(args),
     )
     from harness.cli.report import write_all  # slow to import
 
-    ends["damaged"] += write_all(results_folder(given.out), suite.name, suite.report, as_json=given.json)
+    ends["damaged"] += write_all(results_folder(args.out), suite.name, suite.report, as_json=args.json)
     return exit_code(ends)
 
 
 sweep_command = suite_command
 
 
-def given_work(given: argparse.Namespace) -> Work:
+def work_options(args: argparse.Namespace) -> Work:
     """Return where runs are written and how they are computed."""
     return Work(
-        given.out,
+        args.out,
         follow=SuiteProgress,
         say=lambda text: log.print(text, markup=False),
         busy=log.status,
-        jobs=given.jobs,
-        executor=given.executor,
-        address=given.address,
-        execution=given_execution(given),
-        callbacks=given_trackers(given),
-        retry=getattr(given, "retry", False),
+        jobs=args.jobs,
+        executor=args.executor,
+        address=args.address,
+        execution=given_execution(args),
+        callbacks=tracker_callbacks(args),
+        retry=getattr(args, "retry", False),
     )
 
 
-def given_trackers(given: argparse.Namespace) -> tuple[Callback, ...]:
+def tracker_callbacks(args: argparse.Namespace) -> tuple[Callback, ...]:
     """Return the callback that writes runs to TensorBoard, if a folder is given."""
-    if given.tensorboard is None:
+    if args.tensorboard is None:
         return ()
     from harness.report.tensorboard import TensorBoard  # slow to import
 
-    return (TensorBoard(given.tensorboard),)
+    return (TensorBoard(args.tensorboard),)
 
 
 def exit_code(ends: Counter[str]) -> int:
@@ -190,47 +194,50 @@ def exit_code(ends: Counter[str]) -> int:
     return int(any(ends[name] for name in ("failed", "damaged", "running", "left")))
 
 
-def _suite_command(given: argparse.Namespace) -> str | None:
+def _suite_command(args: argparse.Namespace) -> str | None:
     """Return the command that reproduces a built-in suite; None for other files and for sweeps."""
-    if getattr(given, "suite", None) not in builtin.names():
+    if getattr(args, "suite", None) not in builtin.names():
         return None
-    parts = [builtin.COMMAND, given.suite, "--profile", given.profile]
-    for option, values in (("--sweep", given.sweep), ("--random", given.random)):
+    parts = [builtin.COMMAND, args.suite, "--profile", args.profile]
+    for option, values in (("--sweep", args.sweep), ("--random", args.random)):
         parts += [f"{option} {shlex.quote(value)}" for value in values]
-    parts += [f"--draws {given.draws}"] if given.draws is not None else []
-    parts += [f"--name {given.name}"] if given.name else []
-    switches = {"--strict": given.strict, "--secure-rng": given.secure_rng}
+    parts += [f"--draws {args.draws}"] if args.draws is not None else []
+    parts += [f"--name {args.name}"] if args.name else []
+    switches = {"--strict": args.strict, "--secure-rng": args.secure_rng}
     return " ".join([*parts, *(name for name, on in switches.items() if on), "--out DIR"])
 
 
-def plan_command(given: argparse.Namespace) -> int:
+def plan_command(args: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
-    chosen = given_suite(given)
-    cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
-    cells = [*cells, *runs_of(cells, chosen.tune)]
-    with following(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
-        rows = plan(cells, timed=not given.untimed, done=done, identified=given.json)
-    refused = {row["reason"] for row in rows} if given.limit_hours is None else set()
+    one_thread()
+    chosen = given_suite(args)
+    combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
+    combinations = [*combinations, *runs_of(combinations, chosen.tune)]
+    with follow(f"planning {counted(len(combinations), 'run')}", len(combinations)) as done:
+        rows = plan(combinations, timed=not args.untimed, done=done, identified=args.json)
+    refused = {row["reason"] for row in rows} if args.limit_hours is None else set()
     if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
         raise Incompatible(str(refused.pop()))  # there is nothing to plan
-    if given.json:
+    if args.json:
         print(json.dumps(rows, indent=1))
     else:
-        print_rows(*_condensed(rows), EXPENDABLE)
+        print_rows(*_condense(rows), EXPENDABLE)
     return 0
 
 
-def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return a plan with seeds averaged and shared values in the title; --json prints all values."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault(str([row.get(name) for name in CELL]), []).append(row)
-    found: list[dict[str, Any]] = []
+    means: list[dict[str, Any]] = []
     for runs in cells.values():
-        each = {name: [run.get(name, 0) for run in runs] for name in MEANS}
-        mean = {name: None if None in some else statistics.mean(some) for name, some in each.items()}
-        found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
-    timed = [cell["seconds"] * cell["runs"] for cell in found if cell["seconds"] is not None]
+        values_by_name = {name: [run.get(name, 0) for run in runs] for name in MEANS}
+        mean = {
+            name: None if None in some else statistics.mean(some) for name, some in values_by_name.items()
+        }
+        means.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
+    timed = [cell["seconds"] * cell["runs"] for cell in means if cell["seconds"] is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
     if largest := max(
         (row for row in rows if row.get("memory")), key=lambda row: row["memory"], default=None
@@ -240,15 +247,15 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})
     about += [f"not here and planned by declared size: {', '.join(absent)}"] if absent else []
-    found = [
+    means = [
         {NAMES.get(key, key): UNITS.get(key, short)(value) or None for key, value in cell.items()}
-        for cell in found
+        for cell in means
     ]
-    values = {key: {cell[key] for cell in found} for key in found[0]}
-    said = [key for key in values if len(values[key]) == 1 and len(found) > 1]
-    shared = [f"{key} {values[key].pop()}" for key in said if found[0][key] is not None]
-    empty = [key for key in values if all(cell[key] is None for cell in found)]
-    left = [{k: v for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
-    if len(left) == 1:
-        left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
-    return left, ", ".join([counted(len(rows), "run"), *about, *shared])
+    values = {key: {cell[key] for cell in means} for key in means[0]}
+    constant = [key for key in values if len(values[key]) == 1 and len(means) > 1]
+    shared = [f"{key} {values[key].pop()}" for key in constant if means[0][key] is not None]
+    empty = [key for key in values if all(cell[key] is None for cell in means)]
+    entries = [{k: v for k, v in cell.items() if k not in [*constant, *empty]} for cell in means]
+    if len(entries) == 1:
+        entries = [{"": name.replace("_", " "), "planned": value} for name, value in entries[0].items()]
+    return entries, ", ".join([counted(len(rows), "run"), *about, *shared])

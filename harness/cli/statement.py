@@ -21,40 +21,40 @@ from privacy.trade_off import accuracy_bound
 ROUNDED = 1e-6
 
 
-def statement_command(given: argparse.Namespace) -> int:
+def statement_command(args: argparse.Namespace) -> int:
     """Compute the epsilon of a statement again, and return 1 if another one is printed."""
-    statement = read_statement(Path(given.statement))
+    statement = read_statement(Path(args.statement))
     try:
         events, delta = events_of(statement), float(statement["delta"])
-        found = account(events, delta, _accountant(statement))
+        result = account(events, delta, _accountant(statement))
         bound = attack_bound(events, delta)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"epsilon: {given.statement}: no epsilon follows from this statement: {error}"
+            f"epsilon: {args.statement}: no epsilon follows from this statement: {error}"
         ) from error
     printed = float(statement.get("epsilon_total", math.nan))
-    agrees = found.epsilon == printed or math.isclose(found.epsilon, printed, rel_tol=ROUNDED)
-    if given.json:
+    agrees = result.epsilon == printed or math.isclose(result.epsilon, printed, rel_tol=ROUNDED)
+    if args.json:
         print(
             json.dumps(
                 {
-                    "epsilon": found.epsilon if math.isfinite(found.epsilon) else "inf",
-                    "accountant": found.accountant,
+                    "epsilon": result.epsilon if math.isfinite(result.epsilon) else "inf",
+                    "accountant": result.accountant,
                     "printed": statement.get("epsilon_total"),
                     "agrees": agrees,
                     "accuracy": bound.accuracy,
-                    "accuracy_from_epsilon": accuracy_bound(found.epsilon, delta),
+                    "accuracy_from_epsilon": accuracy_bound(result.epsilon, delta),
                 }
             )
         )
     else:
-        draws = sum(one["draws"] for one in statement["composition"])
+        draws = sum(event["draws"] for event in statement["composition"])
         out.print(
-            f"ε {found.epsilon:.6g} by {found.accountant} from {draws} draws at delta {delta:g}; the statement "
+            f"ε {result.epsilon:.6g} by {result.accountant} from {draws} draws at delta {delta:g}; the statement "
             f"prints "
             f"{printed:.6g}: {'they agree' if agrees else 'they differ'}. An attacker who guesses between two data "
             f"sets is right at most {100 * bound.accuracy:.2f} % of the time from the mechanism, "
-            f"{100 * accuracy_bound(found.epsilon, delta):.2f} % from ε and delta alone.",
+            f"{100 * accuracy_bound(result.epsilon, delta):.2f} % from ε and delta alone.",
             markup=False,
         )
     return 0 if agrees else 1
@@ -86,7 +86,7 @@ def read_statement(path: Path) -> Mapping[str, Any]:
 
 
 def events_of(statement: Mapping[str, Any]) -> list[Event]:
-    """Return what a statement's epsilon is composed of.
+    """Return the events of which a statement's epsilon is composed.
 
     Raises
     ------
@@ -98,18 +98,18 @@ def events_of(statement: Mapping[str, Any]) -> list[Event]:
         raise UserError(
             f"epsilon: the noise is that of mechanism {name}, which only its plugin defines; give --plugin FILE.py"
         )
-    found = []
-    for one in statement["composition"]:
-        how = "poisson" if one["sampling"] == "none" else one["sampling"]
-        noise, rate, draws = float(one["noise_multiplier"]), float(one["rate"]), int(one["draws"])
+    events = []
+    for entry in statement["composition"]:
+        sampling = "poisson" if entry["sampling"] == "none" else entry["sampling"]
+        noise, rate, draws = float(entry["noise_multiplier"]), float(entry["rate"]), int(entry["draws"])
         if name is not None:
-            found.append(own_event(MECHANISMS[name], noise, int(one["releases"]), rate, draws, how))
+            events.append(own_event(MECHANISMS[name], noise, int(entry["releases"]), rate, draws, sampling))
         else:
-            found.append(Event(noise, rate, draws, how))
-    return found
+            events.append(Event(noise, rate, draws, sampling))
+    return events
 
 
 def _accountant(statement: Mapping[str, Any]) -> str:
     """Return the accountant of sampled draws; where nothing is sampled any gives the exact value."""
-    used = statement.get("accountant")
-    return str(used) if used in ACCOUNTANTS else "pld"
+    accountant = statement.get("accountant")
+    return str(accountant) if accountant in ACCOUNTANTS else "pld"

@@ -10,7 +10,7 @@ from collections import Counter
 from harness.cli.console import log, out
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
-from harness.storage.archive import opened, write_archive
+from harness.storage.archive import open_results, write_archive
 from harness.storage.manifest import MANIFEST, Portable
 from harness.storage.store import Store
 from harness.storage.verification import verify
@@ -19,77 +19,83 @@ STATES = ("sound", "not sealed", "unfinished", "damaged")
 REPLAYS = ("identical", "within tolerance", "different", "not compared")
 
 
-def verify_command(given: argparse.Namespace) -> int:
+def verify_command(args: argparse.Namespace) -> int:
     """Compare files with their checksums, and runs with their repetition; return 2 if something is wrong."""
-    if given.results is not None:
-        raise UserError(f"verify: the option --results is gone; write: verify {given.results}")
-    bounds(given)
-    with opened(given.dir) as root:
+    if args.results is not None:
+        raise UserError(f"verify: the option --results is gone; write: verify {args.results}")
+    bounds(args)
+    with open_results(args.dir) as root:
         store = results_folder(root)
-        found = list(verify(store))
-        counts = Counter(verdict.state for verdict in found)
-        if not given.json:
-            for verdict in found:
+        verdicts = list(verify(store))
+        counts = Counter(verdict.state for verdict in verdicts)
+        if not args.json:
+            for verdict in verdicts:
                 for fault in verdict.faults:
-                    out.print(f"{given.dir / verdict.place}: {fault}", markup=False, soft_wrap=True)
-            runs = sum(verdict.place.startswith("runs/") for verdict in found)
-            listed = sum(verdict.place == MANIFEST for verdict in found)
-            what = f"{counted(runs, 'run')} and {counted(len(found) - runs - listed, 'suite')}"
-            what += " and the manifest" if listed else ""
+                    out.print(f"{args.dir / verdict.place}: {fault}", markup=False, soft_wrap=True)
+            runs = sum(verdict.place.startswith("runs/") for verdict in verdicts)
+            manifests = sum(verdict.place == MANIFEST for verdict in verdicts)
+            what = f"{counted(runs, 'run')} and {counted(len(verdicts) - runs - manifests, 'suite')}"
+            what += " and the manifest" if manifests else ""
             states = [f"{counts[state]} {state}" for state in STATES if counts[state]]
             out.print(f"{what}: {', '.join(states) or 'nothing to verify'}", markup=False)
         wrong = counts["damaged"]
-        replays = _replays(store, given) if given.sample else []
-        wrong += sum(one["state"] == "different" for one in replays)
-        if given.json:
+        replays = _replays(store, args) if args.sample else []
+        wrong += sum(repetition["state"] == "different" for repetition in replays)
+        if args.json:
             print(
-                json.dumps({"files": [verdict._asdict() for verdict in found], "replays": replays}, indent=1)
+                json.dumps(
+                    {"files": [verdict._asdict() for verdict in verdicts], "replays": replays}, indent=1
+                )
             )
     return 2 if wrong else 0
 
 
-def bounds(given: argparse.Namespace) -> None:
+def bounds(args: argparse.Namespace) -> None:
     """Choose a seed where none is given, and refuse a sample or a tolerance out of range."""
-    if given.sample < 0:
-        raise UserError(f"--sample: a number of runs of at least 0, given {given.sample}")
-    if not given.tolerance >= 0:
-        raise UserError(f"--tolerance: a number of at least 0, given {given.tolerance:g}")
-    if given.seed is None:  # whoever makes the runs must not know it before
-        given.seed = secrets.randbits(32)
+    if args.sample < 0:
+        raise UserError(f"--sample: a number of runs of at least 0, given {args.sample}")
+    if not args.tolerance >= 0:
+        raise UserError(f"--tolerance: a number of at least 0, given {args.tolerance:g}")
+    if args.seed is None:  # whoever makes the runs must not know it before
+        args.seed = secrets.randbits(32)
 
 
-def _replays(store: Store, given: argparse.Namespace) -> list[dict[str, object]]:
-    """Repeat a sample of the finished runs, and say what came of each."""
+def _replays(store: Store, args: argparse.Namespace) -> list[dict[str, object]]:
+    """Repeat a sample of the finished runs, and print each result."""
+    from harness.cli.arguments import one_thread
     from harness.executors.replay import chosen, replay  # torch and all algorithms
 
+    one_thread()
     done = [folder.path.name for folder in store.run_folders() if folder.status == "done"]
-    found = []
-    for id in chosen(done, given.sample, given.seed):
-        one = replay(store, id, given.tolerance, given.device)
-        found.append(one)
-        if not given.json:
-            out.print(f"runs/{id}: {one}", markup=False, soft_wrap=True)
-    counts = Counter(one.state for one in found)
+    repetitions = []
+    for id in chosen(done, args.sample, args.seed):
+        repetition = replay(store, id, args.tolerance, args.device)
+        repetitions.append(repetition)
+        if not args.json:
+            out.print(f"runs/{id}: {repetition}", markup=False, soft_wrap=True)
+    counts = Counter(repetition.state for repetition in repetitions)
     states = ", ".join(f"{counts[state]} {state}" for state in REPLAYS if counts[state])
-    if not given.json:
+    if not args.json:
         runs = counted(len(done), "finished run")
-        out.print(f"{len(found)} of {runs} repeated (--seed {given.seed}): {states or 'none'}", markup=False)
-    return [one.as_json() for one in found]
+        out.print(
+            f"{len(repetitions)} of {runs} repeated (--seed {args.seed}): {states or 'none'}", markup=False
+        )
+    return [repetition.as_json() for repetition in repetitions]
 
 
-def archive_command(given: argparse.Namespace) -> int:
+def archive_command(args: argparse.Namespace) -> int:
     """Pack the results of a folder."""
-    if not given.file.name.endswith((".tar.gz", ".tgz")):
-        raise UserError(f"archive: the file's name ends in .tar.gz, given {given.file.name}")
-    given.file.parent.mkdir(parents=True, exist_ok=True)
-    told(write_archive(results_folder(given.dir), given.file), str(given.file))
+    if not args.file.name.endswith((".tar.gz", ".tgz")):
+        raise UserError(f"archive: the file's name ends in .tar.gz, given {args.file.name}")
+    args.file.parent.mkdir(parents=True, exist_ok=True)
+    report_written(write_archive(results_folder(args.dir), args.file), str(args.file))
     return 0
 
 
-def told(found: Portable, where: str) -> None:
-    """Print what was written and what was left out."""
-    rest = ", ".join(f"{count} {status}" for status, count in sorted(found.left_out.items()))
+def report_written(portable: Portable, where: str) -> None:
+    """Print the runs written and those left out."""
+    rest = ", ".join(f"{count} {status}" for status, count in sorted(portable.left_out.items()))
     log.print(
-        f"wrote {counted(len(found.ids), 'run')} to {where}{f'; left out: {rest}' if rest else ''}",
+        f"wrote {counted(len(portable.ids), 'run')} to {where}{f'; left out: {rest}' if rest else ''}",
         markup=False,
     )

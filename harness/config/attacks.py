@@ -34,8 +34,8 @@ class AttackSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        return {"kinds": given} if isinstance(given, list | tuple) else given
+    def _named(cls, value: Any) -> Any:
+        return {"kinds": value} if isinstance(value, list | tuple) else value
 
     @model_validator(mode="after")
     def _check(self) -> AttackSpec:

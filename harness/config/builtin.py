@@ -26,19 +26,19 @@ def names() -> list[str]:
 
 
 def repeats(command: str, suite: str, profile: str, specs: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a command, as a results folder tells it, could have made its suite.
+    """Return whether a command, as a results folder tells it, could have made its suite.
 
     It is to be copied into a shell, and the folder may come from others: only this command, with words that a
     shell does not interpret, is one. What it says of lists of settings is not compared with the specs.
     """
-    found = TOLD.fullmatch(command)
-    if found is None or found["suite"] not in names():
+    match = TOLD.fullmatch(command)
+    if match is None or match["suite"] not in names():
         return False
     private = [spec["privacy"] for spec in specs if spec.get("privacy")]
     switches = all(
-        one.get(name) is True for one in private for name in ("strict", "secure_rng") if found[name]
+        privacy.get(name) is True for privacy in private for name in ("strict", "secure_rng") if match[name]
     )
-    return (found["name"] or found["suite"], found["profile"]) == (suite, profile) and switches
+    return (match["name"] or match["suite"], match["profile"]) == (suite, profile) and switches
 
 
 def path_of(name: str) -> Path:

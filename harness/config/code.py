@@ -41,8 +41,8 @@ def code_of(spec: Mapping[str, Any]) -> str:
     UserError
         If the source of something is not known.
     """
-    own = (plugins.sources(section, name) for section, name in named_parts(spec).items())
-    return _digest(*(found for found in own if found is not None))
+    plugin_sources = (plugins.sources(section, name) for section, name in named_parts(spec).items())
+    return _digest(*(sources for sources in plugin_sources if sources is not None))
 
 
 def code_of_class(cls: type) -> str | None:
@@ -61,7 +61,7 @@ def code_of_class(cls: type) -> str | None:
 
 
 def is_known(thing: object) -> bool:
-    """Whether a function or a class is of our packages or torch, whose code every digest covers."""
+    """Return whether a function or a class is of our packages or torch, whose code every digest covers."""
     while isinstance(thing, partial):
         thing = thing.func
     return str(getattr(thing, "__module__", "")).partition(".")[0] in (*PACKAGES, "torch")
@@ -77,7 +77,7 @@ def paired_name(seed: int) -> str:
     return f"paired runs of seed {seed}"
 
 
-def checked_code(given: str) -> str:
+def checked_code(digest: str) -> str:
     """Return a digest as ``spec.json`` has it, or `NONE`.
 
     Raises
@@ -85,12 +85,12 @@ def checked_code(given: str) -> str:
     UserError
         If it is neither.
     """
-    if given != NONE and not DIGEST.fullmatch(given):
+    if digest != NONE and not DIGEST.fullmatch(digest):
         raise UserError(
             f"noise-code: the 32 hexadecimal digits of a row's column noise_code, or {NONE} for records that have "
-            f"none, given {given!r}"
+            f"none, given {digest!r}"
         )
-    return given
+    return digest
 
 
 def digest_of(packages: Iterable[tuple[str, str]]) -> str:
@@ -103,35 +103,37 @@ def digest_of(packages: Iterable[tuple[str, str]]) -> str:
     UserError
         If there are neither files nor a version.
     """
-    found = {}
+    digests = {}
     for name, folder in packages:
         source = None if is_installed(Path(folder)) else code_digest([folder])
         try:
-            found[name] = source or version(PROJECT)
+            digests[name] = source or version(PROJECT)
         except PackageNotFoundError:
             raise UserError(
                 f"privacy: the source of package {name} cannot be read and it is not installed, so noise cannot be "
                 "keyed by the code; install it, or set privacy.secure_rng"
             ) from None
-    return _text(found)
+    return _text(digests)
 
 
 def _ours() -> str | UserError:
     folders = []
     for name in PACKAGES:
-        spec = find_spec(name)
-        folders += [(name, place) for place in (spec and spec.submodule_search_locations) or ()]
+        module = find_spec(name)
+        folders += [(name, place) for place in (module and module.submodule_search_locations) or ()]
     try:
         return digest_of(folders)
     except UserError as error:  # only runs with privacy need it
         return error
 
 
-def _digest(*found: Sources) -> str:
+def _digest(*plugins: Sources) -> str:
     if isinstance(OURS, UserError):
         raise OURS
-    files = "\x1d".join(sorted(_text(one.files) for one in found))  # two plugins may have helpers of one name
-    tops = {name for one in found for name in one.packages}
+    files = "\x1d".join(
+        sorted(_text(plugin.files) for plugin in plugins)
+    )  # two plugins may have helpers of one name
+    tops = {name for plugin in plugins for name in plugin.packages}
     versions = {name: _version(name) for name in ARITHMETIC} | {
         f"import {top}": _installed(top) for top in tops
     }
@@ -139,8 +141,8 @@ def _digest(*found: Sources) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _text(found: Mapping[str, str]) -> str:
-    return "\x1e".join(f"{name}={value}" for name, value in sorted(found.items()))
+def _text(values: Mapping[str, str]) -> str:
+    return "\x1e".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 _version = cache(version)

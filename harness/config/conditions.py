@@ -74,7 +74,7 @@ def read_conditions(texts: Sequence[str], columns: Collection[str]) -> list[Cond
     UserError
         If one has another form, or names neither a measure nor a column.
     """
-    found = []
+    conditions = []
     for text in texts:
         match = FORM.fullmatch(text)
         if match is None:
@@ -82,16 +82,16 @@ def read_conditions(texts: Sequence[str], columns: Collection[str]) -> list[Cond
                 f"--where: a name, one of {', '.join(OPERATORS)}, and a value, as 'epsilon_total <= 2'; "
                 f"given {text!r}"
             )
-        name, sign, written = match.groups()
+        name, sign, text_value = match.groups()
         if not known(name) and name not in columns:
             raise unknown("measure or column", name, [*METRICS, *columns])
         try:
-            value: float | str = float(written)
+            value: float | str = float(text_value)
         except ValueError:
-            value = written.strip("'\"")
+            value = text_value.strip("'\"")
             if sign not in ("=", "==", "!="):
                 raise UserError(f"--where: {sign} needs a number, given {text!r}") from None
         if isinstance(value, float) and math.isnan(value):
             raise UserError(f"--where: a number is needed, given {text!r}")
-        found.append(Condition(name, sign, value))
-    return found
+        conditions.append(Condition(name, sign, value))
+    return conditions

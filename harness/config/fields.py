@@ -23,7 +23,7 @@ from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
 from harness.core.registry import UserError, unknown
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacyFields
+from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section
 
 
@@ -40,9 +40,9 @@ class Named(dict[str, Any]):
         What they make.
     """
 
-    def __init__(self, content: Mapping[str, Any], made: Any = None) -> None:
+    def __init__(self, content: Mapping[str, Any], part: Any = None) -> None:
         super().__init__(content)
-        self.made = made
+        self.made = part
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
@@ -59,9 +59,9 @@ class Policies(dict[str, str]):
         return hash(frozenset(self.items()))
 
 
-def _text(given: Any) -> Any:
+def _text(value: Any) -> Any:
     """Return a number as the text that a file has; other values as they are."""
-    return f"{given:.15g}" if isinstance(given, int | float) else given
+    return f"{value:.15g}" if isinstance(value, int | float) else value
 
 
 class DataSpec(Section):
@@ -121,50 +121,50 @@ class DataSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, given: object) -> object:
+    def _short(cls, value: object) -> object:
         """Read ``adult`` and ``csv:file.csv?label=y&sensitive=g``, also beside further fields."""
-        given = {"name": given} if isinstance(given, str) else given
-        if isinstance(given, Mapping) and isinstance(given.get("name"), str):
-            return {**given, **(parse_address(given["name"]) or {})}
-        return given
+        value = {"name": value} if isinstance(value, str) else value
+        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+            return {**value, **(parse_address(value["name"]) or {})}
+        return value
 
     @field_validator("missing", mode="before")
     @classmethod
-    def _policy(cls, given: object) -> object:
+    def _policy(cls, value: object) -> object:
         """Refuse unknown policies, of all columns or of one."""
-        for policy in given.values() if isinstance(given, Mapping) else (given or POLICIES[0],):
+        for policy in value.values() if isinstance(value, Mapping) else (value or POLICIES[0],):
             if policy not in POLICIES:
                 raise unknown("value of data.missing", policy, POLICIES)
         return (
-            {str(column): policy for column, policy in given.items()} if isinstance(given, Mapping) else given
+            {str(column): policy for column, policy in value.items()} if isinstance(value, Mapping) else value
         )
 
     @field_validator("positive", mode="before")
     @classmethod
-    def _class(cls, given: object) -> object:
+    def _class(cls, value: object) -> object:
         """Read 1 and true as the text that a file has."""
-        return str(given).lower() if isinstance(given, bool) else _text(given)
+        return str(value).lower() if isinstance(value, bool) else _text(value)
 
     @field_validator("labels", mode="before")
     @classmethod
-    def _renamed(cls, given: object) -> object:
+    def _renamed(cls, value: object) -> object:
         """Read numbers as text; refuse what YAML does not read as it is written."""
-        if not isinstance(given, Mapping):
-            return given
-        for part in (part for pair in given.items() for part in pair):
+        if not isinstance(value, Mapping):
+            return value
+        for part in (part for pair in value.items() for part in pair):
             if isinstance(part, bool | None):
                 raise UserError(
                     f"data.labels: YAML reads a word as {shown(part)}; write yes, no and null in quotes"
                 )
-        return {_text(old): _text(new) for old, new in given.items()}
+        return {_text(old): _text(new) for old, new in value.items()}
 
     @field_validator("na", mode="before")
     @classmethod
-    def _codes(cls, given: object) -> object:
+    def _codes(cls, value: object) -> object:
         """Read numbers such as -999 as what is written in a cell."""
-        if isinstance(given, (list, tuple)):
-            return [cls._codes(code) for code in given]
-        return given if isinstance(given, bool) else _text(given)
+        if isinstance(value, (list, tuple)):
+            return [cls._codes(code) for code in value]
+        return value if isinstance(value, bool) else _text(value)
 
     @model_validator(mode="after")
     def _signs(self) -> DataSpec:
@@ -206,9 +206,9 @@ class CohortSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, given: object) -> object:
+    def _short(cls, value: object) -> object:
         """Read ``10``."""
-        return {"size": given} if isinstance(given, int) else given
+        return {"size": value} if isinstance(value, int) else value
 
     @model_validator(mode="after")
     def _check(self) -> CohortSpec:
@@ -228,9 +228,9 @@ class CohortSpec(Section):
     @property
     def expected(self) -> float:
         """Clients per round, or the public number that stands for it."""
-        found = self.size if self.divisor is None else self.divisor
-        assert found is not None
-        return found
+        clients = self.size if self.divisor is None else self.divisor
+        assert clients is not None
+        return clients
 
     def share(self, total: int) -> float:
         """Return the probability with which each of ``total`` clients takes part."""
@@ -277,27 +277,27 @@ class PartitionSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _flat(cls, given: object) -> object:
+    def _flat(cls, value: object) -> object:
         """Move the settings of the kind, which users write beside the other fields, into ``settings``."""
-        given = {"kind": given} if isinstance(given, str) else given
-        if not isinstance(given, Mapping) or "kind" not in given:
-            return given
-        kind = str(given["kind"])
-        settings = given.get("settings", {})
+        value = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(value, Mapping) or "kind" not in value:
+            return value
+        kind = str(value["kind"])
+        settings = value.get("settings", {})
         if not isinstance(settings, Mapping):
             raise UserError(f"partition.settings: named fields are needed, given {shown(settings)}")
-        own = {k: v for k, v in given.items() if k not in cls.model_fields} | dict(settings)
-        rest = {k: v for k, v in given.items() if k in cls.model_fields and k != "settings"}
+        arguments = {k: v for k, v in value.items() if k not in cls.model_fields} | dict(settings)
+        rest = {k: v for k, v in value.items() if k in cls.model_fields and k != "settings"}
         beside = {name: field for name, field in cls.model_fields.items() if name != "settings"}
         if kind in VERTICAL:
-            cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=beside)
+            part_of_columns = construct(f"partition.{kind}", VERTICAL[kind], arguments, also=beside)
             usual = settings_of(VERTICAL[kind]())  # omitted, because these partitions once had no settings
-            changed = {k: v for k, v in settings_of(cut).items() if v != usual[k]}
-            return {**rest, "settings": Named(changed, cut)}
+            changed = {k: v for k, v in settings_of(part_of_columns).items() if v != usual[k]}
+            return {**rest, "settings": Named(changed, part_of_columns)}
         if kind not in PARTITIONS:
             raise unknown("partition", kind, [*PARTITIONS, *VERTICAL])
-        made = construct(f"partition.{kind}", PARTITIONS[kind], own, also=beside)
-        return {**rest, "settings": Named(settings_of(made), made)}
+        part = construct(f"partition.{kind}", PARTITIONS[kind], arguments, also=beside)
+        return {**rest, "settings": Named(settings_of(part), part)}
 
     @model_validator(mode="after")
     def _held_out(self) -> PartitionSpec:

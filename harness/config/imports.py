@@ -81,27 +81,27 @@ def sources_of(roots: Sequence[Source], covered: Collection[str] = ()) -> Source
     UserError
         If a file that is imported cannot be read.
     """
-    found, waiting = Sources(), list(roots)
+    sources, waiting = Sources(), list(roots)
     for root in roots:
-        found.files[root.name] = _digest(root.content)
+        sources.files[root.name] = _digest(root.content)
     while waiting:
         source = waiting.pop()
-        for name in dict.fromkeys(_imported(source)):
+        for name in dict.fromkeys(_imported_names(source)):
             top = name.partition(".")[0]
             if top not in covered:
-                waiting += _follow(name, source.folder, found)
-    return found
+                waiting += _follow(name, source.folder, sources)
+    return sources
 
 
 distributions = cache(packages_distributions)
 
 
 def is_installed(path: Path) -> bool:
-    """Whether a file belongs to an installed package, whose version tells what it holds."""
+    """Return whether a file belongs to an installed package, whose version tells what it holds."""
     return not INSTALLED.isdisjoint(path.parts)
 
 
-def _follow(name: str, folder: Path, found: Sources) -> Iterator[Source]:
+def _follow(name: str, folder: Path, sources: Sources) -> Iterator[Source]:
     """Note a module and the packages around it; yield those whose imports are still to be followed."""
     places: Sequence[str] | None = None
     parts = name.split(".")
@@ -110,7 +110,7 @@ def _follow(name: str, folder: Path, found: Sources) -> Iterator[Source]:
         spec = _spec(full, places, folder)
         if spec is None:  # of a package, the rest names something in it that is no module
             if depth == 1:
-                found.files.setdefault(full, "absent")
+                sources.files.setdefault(full, "absent")
             return
         places = spec.submodule_search_locations
         if spec.origin is None or not spec.has_location:
@@ -119,13 +119,13 @@ def _follow(name: str, folder: Path, found: Sources) -> Iterator[Source]:
             continue  # a package without a file of its own
         path = Path(spec.origin)
         if is_installed(path) and parts[0] in distributions():  # else somebody has put it there
-            found.packages.add(parts[0])
+            sources.packages.add(parts[0])
             return
         if any(path.resolve().is_relative_to(library) for library in STDLIB):
             return
-        if full not in found.files:
+        if full not in sources.files:
             content = _content(full, path)
-            found.files[full] = _digest(content)
+            sources.files[full] = _digest(content)
             if path.suffix == ".py":
                 package = full if places is not None else full.rpartition(".")[0]
                 yield Source(full, content, folder, package)
@@ -139,8 +139,8 @@ def _spec(name: str, places: Sequence[str] | None, folder: Path) -> ModuleSpec |
     ``places`` are the folders of the package around it; None for a topmost module.
     """
     if places is None:
-        found = (finder.find_spec(name, None) for finder in sys.meta_path)
-        return next(filter(None, found), None) or PathFinder.find_spec(name, [str(folder)])
+        specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+        return next(filter(None, specs), None) or PathFinder.find_spec(name, [str(folder)])
     portions: list[str] = []  # of a package without a file of its own
     for place in places:
         finder = get_importer(place)
@@ -169,13 +169,13 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _imported(source: Source) -> Iterator[str]:
+def _imported_names(source: Source) -> Iterator[str]:
     """Yield the full names of what a file imports, with names that may be modules or not."""
     try:
         tree = ast.parse(source.content)
     except (SyntaxError, ValueError):  # whoever imports it will be told
         return
-    calls = CALLS | set(_renamed(tree))
+    calls = CALLS | set(_renamed_importers(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -186,7 +186,7 @@ def _imported(source: Source) -> Iterator[str]:
             yield from (f"{base}.{name}" if base else name for name in names if name != "*")
             if "*" in names:  # also the modules that the package lists in __all__
                 yield from (f"{base}.{name}" for name in _modules(base, source.folder))
-        elif isinstance(node, ast.Call) and (name := _named_in(node, calls)):
+        elif isinstance(node, ast.Call) and (name := _module_of_call(node, calls)):
             level = len(name) - len(name.lstrip("."))
             yield _absolute(name.lstrip("."), level, source.package)
 
@@ -199,18 +199,20 @@ def _absolute(name: str, level: int, package: str) -> str:
     return ".".join(filter(None, [*above, name]))
 
 
-def _renamed(tree: ast.Module) -> Iterator[str]:
+def _renamed_importers(tree: ast.Module) -> Iterator[str]:
     """Yield other names that a file gives to functions that import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (alias.asname for alias in node.names if alias.asname and alias.name in CALLS)
 
 
-def _named_in(call: ast.Call, calls: Collection[str]) -> str:
+def _module_of_call(call: ast.Call, calls: Collection[str]) -> str:
     """Return the module that a call imports by a text; empty for other calls."""
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "name")]
-    text = given[0].value if given and isinstance(given[0], ast.Constant) and called in calls else ""
+    arguments = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "name")]
+    text = (
+        arguments[0].value if arguments and isinstance(arguments[0], ast.Constant) and called in calls else ""
+    )
     return text if isinstance(text, str) else ""
 
 

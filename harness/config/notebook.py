@@ -39,7 +39,7 @@ def require_files(parts: Iterable[tuple[str, str]]) -> None:
 
 
 def _in_notebook(section: str, name: str) -> bool:
-    """Whether a notebook or a script defines what is registered under a name."""
+    """Return whether a notebook or a script defines what is registered under a name."""
     things = REGISTRIES.get(section, {})
     if name not in things:
         return False

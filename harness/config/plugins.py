@@ -98,10 +98,10 @@ def loaded() -> tuple[Plugin, ...]:
     return tuple(_files.values())
 
 
-def restore(given: Iterable[Plugin]) -> None:
+def restore(plugins: Iterable[Plugin]) -> None:
     """Load the plugins that another process has loaded."""
     load()
-    for plugin in given:
+    for plugin in plugins:
         _run(plugin)
 
 
@@ -122,9 +122,9 @@ def _load_all(points: Iterable[EntryPoint]) -> None:
 
 
 def _run(plugin: Plugin) -> None:
-    known = _files.get(plugin.path)
-    if known is not None:
-        if known != plugin:
+    loaded = _files.get(plugin.path)
+    if loaded is not None:
+        if loaded != plugin:
             raise UserError(f"plugin {plugin.path} has changed since it was loaded; restart Python")
         return
     name = f"fedfrontier_plugin_{len(_files)}_{plugin.path.stem}"
@@ -132,12 +132,12 @@ def _run(plugin: Plugin) -> None:
     def execute() -> None:
         spec = spec_from_file_location(name, plugin.path)
         if spec is None:
-            raise UserError("is no Python file; its name must end in .py")
+            raise UserError("is not a Python file; its name must end in .py")
         module = sys.modules[name] = module_from_spec(spec)  # dataclasses look up their module
         exec(compile(plugin.source, str(plugin.path), "exec", dont_inherit=True), vars(module))
         # Afterwards, as it may have added to the module path.
-        own = Source("plugin", plugin.source, plugin.path.parent)
-        _sources[plugin.version] = sources_of([own], PACKAGES)
+        source = Source("plugin", plugin.source, plugin.path.parent)
+        _sources[plugin.version] = sources_of([source], PACKAGES)
 
     try:
         _register(f"plugin {plugin.path}", plugin.version, execute)
@@ -153,8 +153,8 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
     try:
         execute()
         new = _new(before)
-        if taken := PARTITIONS.keys() & VERTICAL.keys():
-            raise UserError(f"two partitions are called {taken.pop()!r}")
+        if duplicates := PARTITIONS.keys() & VERTICAL.keys():
+            raise UserError(f"two partitions are called {duplicates.pop()!r}")
         if not new:
             raise UserError(
                 "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
@@ -162,8 +162,10 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         _restore(before)
-        said = isinstance(error, UserError | DataError | PartitionError | CompressionError | MechanismError)
-        why = str(error) if said else f"{type(error).__name__}: {error}"
+        expected = isinstance(
+            error, UserError | DataError | PartitionError | CompressionError | MechanismError
+        )
+        why = str(error) if expected else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error
     PLUGGED.update(dict.fromkeys(new, version))
@@ -196,11 +198,11 @@ def _new(before: Mapping[tuple[str, str], _Part]) -> list[tuple[str, str]]:
 def _restore(before: Mapping[tuple[str, str], _Part]) -> None:
     """Unregister what was registered since."""
     for kind, name in _new(before):
-        things, known = REGISTRIES[kind], before.get((kind, name))
+        things, earlier = REGISTRIES[kind], before.get((kind, name))
         del things[name]
-        if known is None:
+        if earlier is None:
             continue
         if isinstance(things, Registry):
-            things.add(name, known.thing, known.defined)
+            things.add(name, earlier.thing, earlier.defined)
         else:
-            things[name] = known.thing
+            things[name] = earlier.thing

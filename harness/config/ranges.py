@@ -63,12 +63,12 @@ class Range:
             return self.value(int(share * self.number))
         low, high = self.bounds
         if self.kind == "uniform":
-            return _rounded(low + (high - low) * share)
+            return _round(low + (high - low) * share)
         if self.kind == "log_integer":
             bottom, top = math.log(low), math.log(high + 1)
             return min(int(math.exp(bottom + (top - bottom) * share)), high)
         bottom, top = math.log(low), math.log(high)
-        return _rounded(math.exp(bottom + (top - bottom) * share))
+        return _round(math.exp(bottom + (top - bottom) * share))
 
     def coordinates(self, value: Any) -> tuple[float, ...]:
         """Return where a value lies: 0 at the lowest, 1 at the highest, beyond them outside of the range.
@@ -97,10 +97,10 @@ class Range:
             low, high = (low, high + more) if upward else (low - more, high)
         if self.kind in WHOLE:
             low, high = (self.bounds[0], math.ceil(high)) if upward else (max(1, round(low)), self.bounds[1])
-        return replace(self, bounds=(low, high) if self.kind in WHOLE else (_rounded(low), _rounded(high)))
+        return replace(self, bounds=(low, high) if self.kind in WHOLE else (_round(low), _round(high)))
 
 
-def read_ranges(where: str, given: Any) -> dict[str, Range]:
+def read_ranges(where: str, content: Any) -> dict[str, Range]:
     """Read ``{algorithm.lr: {log_uniform: [0.001, 1]}, ...}``.
 
     Raises
@@ -108,40 +108,40 @@ def read_ranges(where: str, given: Any) -> dict[str, Range]:
     UserError
         If a range is not one kind with its bounds, in order.
     """
-    return {path: _range(where, path, over) for path, over in mapping(where, given).items()}
+    return {path: _range(where, path, bounds) for path, bounds in mapping(where, content).items()}
 
 
-def _range(where: str, path: str, given: Any) -> Range:
+def _range(where: str, path: str, content: Any) -> Range:
     """Read one range, and the algorithms that search it."""
-    written = dict(mapping(f"{where}.{path}", given))
-    algorithms = written.pop("algorithms", None) if where == TUNED else None
-    fixed = written.pop("fixed", False) if where == TUNED else False
+    fields = dict(mapping(f"{where}.{path}", content))
+    algorithms = fields.pop("algorithms", None) if where == TUNED else None
+    fixed = fields.pop("fixed", False) if where == TUNED else False
     if not isinstance(fixed, bool):
         raise UserError(f"{where}.{path}.fixed: true or false, given {shown(fixed)}")
-    (kind, bounds), *more = written.items() or [("", None)]
+    (kind, bounds), *more = fields.items() or [("", None)]
     if more or kind not in KINDS:
         raise unknown(f"way to draw {path}", more[0][0] if more else kind, KINDS)
     if not isinstance(bounds, list) or not bounds or (kind != "choice" and not _ordered(bounds, kind)):
-        wanted = "a list of values" if kind == "choice" else "[lowest, highest]"
+        form = "a list of values" if kind == "choice" else "[lowest, highest]"
         low = ", above 0" if kind.startswith("log") else ""
         low += ", whole numbers" if kind in WHOLE else ""
-        raise UserError(f"{where}.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
+        raise UserError(f"{where}.{path}: {kind} takes {form}{low}; given {shown(bounds)}")
     named = () if algorithms is None else _algorithms(where, path, algorithms)
     return Range(kind, tuple(bounds), named, fixed)
 
 
-def _algorithms(where: str, path: str, given: Any) -> tuple[str, ...]:
+def _algorithms(where: str, path: str, names: Any) -> tuple[str, ...]:
     """Read the algorithms that search a setting."""
-    if not isinstance(given, list) or not given:
-        raise UserError(f"{where}.{path}.algorithms: a list of algorithms, given {shown(given)}")
-    for name in given:
+    if not isinstance(names, list) or not names:
+        raise UserError(f"{where}.{path}.algorithms: a list of algorithms, given {shown(names)}")
+    for name in names:
         if name not in ALGORITHMS:
             raise unknown("algorithm", str(name), ALGORITHMS)
-    return tuple(given)
+    return tuple(names)
 
 
 def _ordered(bounds: list[Any], kind: str) -> bool:
-    """Whether the bounds are two finite numbers of the kind, in order."""
+    """Return whether the bounds are two finite numbers of the kind, in order."""
     numbers = int if kind in WHOLE else int | float
     if len(bounds) != 2 or any(isinstance(b, bool) or not isinstance(b, numbers) for b in bounds):
         return False
@@ -150,5 +150,5 @@ def _ordered(bounds: list[Any], kind: str) -> bool:
     return math.isfinite(low) and math.isfinite(high) and low <= high and positive
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

@@ -1,41 +1,29 @@
-"""Recorded specs: what a run's name follows from, and the settings at their defaults."""
+"""Recorded specs: what a run's name follows from, and the settings at their defaults.
+
+Versions and defaults of the built-in parts are those of ``parts.json``, so that commands that read results import
+neither torch nor the parts. Where a run is made, they are compared with the classes (`check_current`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic_core import to_jsonable_python
-
-from datasets.files import FORMATS
-from datasets.partition import PARTITIONS
-from datasets.topology import TOPOLOGIES
-from datasets.vertical import VERTICAL
-from harness import models
-from harness.config import notebook
-from harness.config.fields import SECTIONS
-from harness.config.run import USUAL_PROBLEM, RunSpec
-from harness.config.settings import defaults
-from harness.core.algorithm import ALGORITHMS, Release
-from harness.core.registry import PLUGGED
-from harness.core.settings.privacy import SECRET
-from harness.core.settings.section import Section
-from harness.problems import PROBLEMS
+from harness.core.registry import UserError
 from harness.storage.store import Store
+from privacy.event import SECRET
 
-#: The registered parts that have settings or versions, by the sections that name them.
-PARTS: dict[str, Any] = {
-    "algorithm": ALGORITHMS,
-    "problem": PROBLEMS,
-    "topology": TOPOLOGIES,
-    "partition": ChainMap(PARTITIONS, VERTICAL),
-    "data": FORMATS,  # other data sets have no version, as their digests name what was read
-}
+if TYPE_CHECKING:
+    from harness.config.run import RunSpec
+
+#: Facts about the built-in parts by kind and name, as `harness.config.parts.facts` returns them.
+BUILT_IN: dict[str, dict[str, dict[str, Any]]] = json.loads(
+    Path(__file__).with_name("parts.json").read_text(encoding="utf-8")
+)
 
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
@@ -51,6 +39,9 @@ PLUGGABLE = (
     "compression",
     "privacy",
 )  # besides algorithms; metrics are no part of a run
+
+RUN_DEFAULTS: dict[str, Any] = BUILT_IN["section"]["run"]["defaults"]
+RUN_FIELDS = ("algorithm", *RUN_DEFAULTS)  # the algorithm alone has no default
 
 
 class Special(NamedTuple):
@@ -75,7 +66,7 @@ def identity(spec: RunSpec, digest: str) -> str:
     """Return a run's identity: a hash of everything that determines its result.
 
     Settings at their defaults are omitted, so that a new option does not rename older runs. Changing a default
-    requires a new version of the part that it belongs to (tests/golden/defaults.json).
+    requires a new version of the part that it belongs to (``parts.json``).
 
     Parameters
     ----------
@@ -83,8 +74,14 @@ def identity(spec: RunSpec, digest: str) -> str:
         The run.
     digest : str
         Digest of the data read.
+
+    Raises
+    ------
+    UserError
+        See `check_current`.
     """
     written = spec.model_dump(mode="json")
+    check_current(written)
     return run_id(written, digest, versions(written))
 
 
@@ -129,12 +126,12 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     digests name what was read. Those of `SPECIAL` are there where they decide something.
     """
     names = named_parts(spec)
-    names["problem"] = names["problem"] or USUAL_PROBLEM
-    found = {section: _version(section, names[section]) for section in ("algorithm", "problem")}
-    found["partition"] = _version("partition", names["partition"]) if names["partition"] else 1
+    names["problem"] = names["problem"] or RUN_DEFAULTS["problem"]["kind"]
+    found = {section: part(section, names[section]).get("version") for section in ("algorithm", "problem")}
+    found["partition"] = part("partition", names["partition"]).get("version") if names["partition"] else 1
     if None in found.values():
         return {}
-    data = _version("data", names["data"])
+    data = part("data", names["data"]).get("version")
     own = {section: own_version(section, name) for section, name in names.items()}
     plugins = {section: version for section, version in own.items() if version}
     return {
@@ -145,17 +142,47 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def part(kind: str, name: str) -> Mapping[str, Any]:
+    """Return the facts about a part, see `harness.config.parts.facts`; empty if there is none of the name."""
+    if not name or name in BUILT_IN[kind]:
+        return BUILT_IN[kind].get(name, {})
+    from harness.config import parts  # torch and all parts, which only a part of a plugin or a notebook needs
+
+    return parts.facts(kind, name)
+
+
 def own_version(section: str, name: str) -> str | None:
     """Return the version of a part of a plugin or a notebook; None for ours."""
-    return PLUGGED.get((section, name)) or notebook.version(section, name)
+    return part(section, name).get("own_version")
 
 
 def model_meta(algorithm: str) -> dict[str, Any]:
     """Return what records hold of an algorithm's `Meta`, as tables need it; empty if it is not registered."""
-    if algorithm not in ALGORITHMS:
-        return {}
-    meta = ALGORITHMS[algorithm].meta
-    return {"family": meta.family, "pooled": meta.pooled}
+    found = part("algorithm", algorithm)
+    return {"family": found["row"]["family"], "pooled": found["pooled"]} if found else {}
+
+
+def check_current(spec: Mapping[str, Any]) -> None:
+    """Raise UserError if ``parts.json`` has another version of a part of a run, or other defaults, than the code.
+
+    Ids follow from the file, and would then be those of other runs.
+    """
+    sections = [("section", name) for name in ("run", *spec) if name in BUILT_IN["section"]]
+    for kind, name in [*sections, *((section, _name(section, spec.get(section))) for section in NAMES)]:
+        if name in BUILT_IN[kind] and not _current(kind, name):
+            raise UserError(
+                f"{kind} {name}: its version or defaults are not those in harness/config/parts.json; to renew the "
+                "file: python -m tests.golden.update --defaults"
+            )
+
+
+@cache
+def _current(kind: str, name: str) -> bool:
+    """Whether the file has the version and the defaults of a built-in part."""
+    from harness.config import parts  # loaded already, where runs are made
+
+    real = parts.facts(kind, name)
+    return all(BUILT_IN[kind][name].get(one) == real.get(one) for one in ("version", "defaults"))
 
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
@@ -178,11 +205,14 @@ _ONCE_PROTECTED = {"codasca": "prox", "feddyn": "momentum", "fedsgda_m": "averag
 def _known_terms(spec: Mapping[str, Any]) -> bool:
     """Whether messages have known terms that were once clipped and noised with the gradients."""
     privacy, name = spec.get("privacy"), _name("algorithm", spec.get("algorithm"))
-    made = ALGORITHMS[name] if name in ALGORITHMS and not own_version("algorithm", name) else None
-    if not isinstance(privacy, Mapping) or privacy.get("unit", "client") != "client" or made is None:
+    usual = BUILT_IN["algorithm"].get(name, {}).get("defaults", {})
+    protected = isinstance(privacy, Mapping) and privacy.get("unit", "client") == "client"
+    if (
+        not protected or "release" not in usual
+    ):  # a setting of all that derive from `Release`, and of no other
         return False
-    settings = {**_settings("algorithm", name), **spec["algorithm"]}
-    if not issubclass(made, Release) or settings["release"] != "value":
+    settings = {**usual, **spec["algorithm"]}
+    if settings["release"] != "value":
         return False
     joins_late = name == "fedbioacc" and spec.get("cohort") is not None
     return joins_late or any(settings.get(one) for one in ("weight_decay", _ONCE_PROTECTED.get(name, "")))
@@ -233,7 +263,7 @@ def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
         Sections that name a part of a plugin. It keeps all settings, so that the result does not depend on whether
         the plugin is loaded.
     """
-    usual, found = _fields(RunSpec), {}
+    usual, found = RUN_DEFAULTS, {}
     for section, value in spec.items():
         if section in usual and value == usual[section]:
             continue
@@ -256,53 +286,12 @@ def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
     }
 
 
-def _usual_settings(section: str, part: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
+def _usual_settings(section: str, given: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
     """Return the defaults of a section and of what it names."""
-    name = "" if section in plugged else _name(section, part)
-    fields = _fields(SECTIONS[section]) if section in SECTIONS else {}
-    return {**fields, **_settings(section, name)}
-
-
-@cache
-def _fields(cls: type[Section]) -> dict[str, Any]:
-    """Return the defaults of a section's own fields, as they are recorded."""
-    optional = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
-    usual = {name: field.get_default(call_default_factory=True) for name, field in optional.items()}
-    written: dict[str, Any] = to_jsonable_python(usual)
-    written.pop("settings", None)  # those of a partition are recorded beside its fields
-    return written
-
-
-def _settings(section: str, name: str) -> dict[str, Any]:
-    """Return the defaults of a part's settings, as they are recorded; empty if it is not registered."""
-    if section == "model":
-        return _of_model(name) if name in models.names() else {}
-    if section == "data" or (part := _part(section, name)) is None:
-        return {}
-    return _of_class(part.settings if section == "problem" else part)
-
-
-def _of_model(name: str) -> dict[str, Any]:
-    written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
-    return written
-
-
-@cache
-def _of_class(cls: type) -> dict[str, Any]:
-    written: dict[str, Any] = to_jsonable_python(defaults(cls))
-    return written
-
-
-def _version(section: str, name: str) -> int | None:
-    """Return the version of a part; None if it has none or is not registered."""
-    part = _part(section, name)
-    number: int | None = getattr(part.meta if section == "algorithm" and part else part, "version", None)
-    return number
-
-
-def _part(section: str, name: str) -> Any:
-    """Return what is registered under a name of a section; None if nothing is."""
-    return PARTS[section][name] if section in PARTS and name in PARTS[section] else None
+    fields: dict[str, Any] = BUILT_IN["section"].get(section, {}).get("defaults", {})
+    if section in plugged or section not in NAMES:
+        return fields
+    return {**fields, **part(section, _name(section, given)).get("defaults", {})}
 
 
 def _name(section: str, part: object) -> str:

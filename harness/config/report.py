@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
 
-from harness.config.run import RunSpec
+from harness.config.recorded import RUN_FIELDS
 from harness.config.settings import construct
 from harness.config.system import System
 from harness.config.yaml import mapping, shown
@@ -87,52 +87,54 @@ def check_measure(what: str, name: str) -> None:
 
 def _setting(path: str) -> str:
     """Return the dotted name of a setting if it is in a section of a run."""
-    if path.split(".")[0] not in RunSpec.model_fields:
-        raise unknown("section of a run", path.split(".")[0], RunSpec.model_fields)
+    if path.split(".")[0] not in RUN_FIELDS:
+        raise unknown("section of a run", path.split(".")[0], RUN_FIELDS)
     return path
 
 
-def _selected(name: str) -> str:
+def _measure_name(name: str) -> str:
     """Return the name of a measure in ``select``."""
     if not known(name):
         raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
     return name
 
 
-def _near(given: Any) -> Any:
+def _near(value: Any) -> Any:
     """Read the guard of a choice: a measure and a distance."""
-    if given is None or isinstance(given, tuple):
-        return given
-    pairs = list(mapping("report.select.near", given).items())
+    if value is None or isinstance(value, tuple):
+        return value
+    pairs = list(mapping("report.select.near", value).items())
     if len(pairs) > 1 or any(
         isinstance(off, bool) or not isinstance(off, int | float) or off < 0 for _, off in pairs
     ):
-        raise UserError(f"report.select.near: one measure and a distance of at least 0, given {given!r}")
+        raise UserError(f"report.select.near: one measure and a distance of at least 0, given {value!r}")
     return pairs[0] if pairs else None
 
 
-def _figures(given: Any) -> tuple[str, ...]:
-    """Read the figures of an algorithm as they are printed."""
-    return tuple(map(str, given)) if isinstance(given, list | tuple) else (str(given),)
+def _printed_values(value: Any) -> tuple[str, ...]:
+    """Read the values of an algorithm as they are printed."""
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
 
 
-Selected = Annotated[str, AfterValidator(_selected)]
+Selected = Annotated[str, AfterValidator(_measure_name)]
 
 
 @dataclass(frozen=True)
 class Published:
-    """Figures of a paper, as printed there.
+    """Values of a paper, as printed there.
 
     Attributes
     ----------
     where : Mapping[str, Any]
         Settings of their tables, by dotted or nested names.
     values : Mapping[str, tuple[str, ...]]
-        Algorithm -> its figures, one for each measure shown.
+        Algorithm -> its values, one for each measure shown.
     """
 
     where: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, Annotated[tuple[str, ...], BeforeValidator(_figures)]] = field(default_factory=dict)
+    values: dict[str, Annotated[tuple[str, ...], BeforeValidator(_printed_values)]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Choice:
     show : tuple[str, ...]
         Measures of the table.
     published : tuple[Published, ...]
-        Figures of papers, shown beside the results.
+        Values of papers, shown beside the results.
     """
 
     by: Selected
@@ -157,15 +159,15 @@ class Choice:
     published: tuple[Published, ...] = ()
 
     def __post_init__(self) -> None:
-        for values in (figures for one in self.published for figures in one.values.values()):
+        for values in (printed for publication in self.published for printed in publication.values.values()):
             if len(values) != len(self.show):
                 raise UserError(
-                    f"report.select.published: one figure for each measure shown ({', '.join(self.show)}), "
+                    f"report.select.published: one value for each measure shown ({', '.join(self.show)}), "
                     f"given {', '.join(values)}"
                 )
 
 
-def read_target(given: Any) -> Target | None:
+def read_target(target: Any) -> Target | None:
     """Read ``{measure: value}`` or ``measure=value``.
 
     Raises
@@ -173,9 +175,9 @@ def read_target(given: Any) -> Target | None:
     UserError
         If it is neither.
     """
-    if given is None or isinstance(given, Target):
-        return given
-    pairs = dict([given.partition("=")[::2]]) if isinstance(given, str) else given
+    if target is None or isinstance(target, Target):
+        return target
+    pairs = dict([target.partition("=")[::2]]) if isinstance(target, str) else target
     try:
         ((measure, value),) = pairs.items()
         if isinstance(value, bool):
@@ -183,11 +185,11 @@ def read_target(given: Any) -> Target | None:
         return Target(measure, float(value))
     except (AttributeError, TypeError, ValueError):
         raise UserError(
-            f"target: one measure and its value, as in stationarity=0.01; given {given!r}"
+            f"target: one measure and its value, as in stationarity=0.01; given {target!r}"
         ) from None
 
 
-def read_choice(given: Any) -> Choice | None:
+def read_choice(value: Any) -> Choice | None:
     """Read ``report.select``.
 
     Raises
@@ -195,32 +197,32 @@ def read_choice(given: Any) -> Choice | None:
     UserError
         If a field or a measure is unknown, or a value has another form than `harness.config.suite` shows.
     """
-    if given is None or isinstance(given, Choice):
-        return given
-    return construct("report.select", Choice, mapping("report.select", given))
+    if value is None or isinstance(value, Choice):
+        return value
+    return construct("report.select", Choice, mapping("report.select", value))
 
 
-def _lists(given: Any) -> Any:
+def _lists(value: Any) -> Any:
     """Return a list of lists; one list of names stands for a list of it."""
-    return [given] if isinstance(given, list) and given and isinstance(given[0], str) else given
+    return [value] if isinstance(value, list) and value and isinstance(value[0], str) else value
 
 
-def _pivot(given: Any) -> Pivot:
+def _pivot(value: Any) -> Pivot:
     """Read one table by two settings."""
     if (
-        not isinstance(given, list | tuple)
-        or len(given) not in (2, 3)
-        or not all(isinstance(n, str) for n in given)
+        not isinstance(value, list | tuple)
+        or len(value) not in (2, 3)
+        or not all(isinstance(n, str) for n in value)
     ):
-        raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(given)}")
-    return Pivot(_setting(given[0]), _setting(given[1]), *given[2:])
+        raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(value)}")
+    return Pivot(_setting(value[0]), _setting(value[1]), *value[2:])
 
 
-def _curve(given: Any) -> Any:
+def _curve(value: Any) -> Any:
     """Read one further figure."""
-    if not isinstance(given, list | tuple) or len(given) != 2 or given[1] not in AGAINST:
-        raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(given)}")
-    return given
+    if not isinstance(value, list | tuple) or len(value) != 2 or value[1] not in AGAINST:
+        raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(value)}")
+    return value
 
 
 Pivots = Annotated[tuple[Annotated[Pivot, BeforeValidator(_pivot)], ...], BeforeValidator(_lists)]
@@ -304,7 +306,7 @@ class ReportSpec:
         }
 
 
-def read_report(given: Any) -> ReportSpec:
+def read_report(content: Any) -> ReportSpec:
     """Read the ``report`` section of a suite file; fields that are null count as absent.
 
     Raises
@@ -313,11 +315,11 @@ def read_report(given: Any) -> ReportSpec:
         If a field, a measure or a section of a run is unknown, or a value has another form than
         `harness.config.suite` shows.
     """
-    for key in mapping("report", given):
+    for key in mapping("report", content):
         if key not in FIELDS:
             raise unknown("field of report", key, FIELDS)
     return construct(
-        "report", ReportSpec, {FIELDS[key]: own for key, own in given.items() if own is not None}
+        "report", ReportSpec, {FIELDS[key]: value for key, value in content.items() if value is not None}
     )
 
 

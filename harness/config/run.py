@@ -18,19 +18,18 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS, Meta
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
-from harness.core.settings.privacy import (
-    SECRET,
+from harness.core.settings.privacy_kinds import (
     USER_RECORDS,
     CentralPrivacy,
     GradientPrivacy,
-    PrivacySection,
-    PrivacySpec,
     RecordPrivacy,
     UserPrivacy,
 )
+from harness.core.settings.privacy_section import PrivacySection, PrivacySpec
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from harness.problems.base import ProblemType
+from privacy.event import SECRET
 
 algorithms.load()
 
@@ -76,20 +75,20 @@ class RunSpec(Section):
 
     @field_validator("algorithm", "problem", "model", "topology", mode="before")
     @classmethod
-    def _part(cls, given: object, info: ValidationInfo) -> Named | None:
+    def _part(cls, value: object, info: ValidationInfo) -> Named | None:
         """Make a named part from its settings; model and topology may be absent."""
         section = str(info.field_name)
-        if given is None and section in ("model", "topology"):
+        if value is None and section in ("model", "topology"):
             return None
         key = "kind" if section in ("problem", "topology") else "name"
-        name, settings = _named(section, given, key)
+        name, settings = _split_name(section, value, key)
         if section == "model":
             if name not in models.names():
                 raise unknown(section, name, models.names())
             complete = models.complete(name, settings)
             return Named({key: name, **complete}, complete)
-        made: Any = construct(f"{section}.{name}", _class_of(section, name), settings)
-        return Named({key: name, **settings_of(made)}, made)
+        part: Any = construct(f"{section}.{name}", _class_of(section, name), settings)
+        return Named({key: name, **settings_of(part)}, part)
 
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
@@ -108,7 +107,7 @@ class RunSpec(Section):
                 "models are not contained in each other"
             )
         if self.privacy is not None:
-            object.__setattr__(self, "privacy", _settled(self._sampled(self.privacy)))
+            object.__setattr__(self, "privacy", _shared_draws(self._sampled(self.privacy)))
             self._check_privacy(self.privacy, meta)
         if self.cohort is not None and self.cohort.size is not None and self.clients is not None:
             refuse_too_many(self.cohort.size, self.clients)
@@ -131,9 +130,9 @@ class RunSpec(Section):
                 raise UserError(f"{name}: missing; problem {problem.name} needs data, partition and model")
         columns = self.partition is not None and self.partition.kind in VERTICAL
         if columns != (problem.data == "vertical"):
-            wanted = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
+            allowed = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
             raise Incompatible(
-                f"partition.kind: problem {problem.name} needs {wanted}, given {self.partition}"
+                f"partition.kind: problem {problem.name} needs {allowed}, given {self.partition}"
             )
         if columns and self.cohort is not None:
             raise Incompatible("cohort: parties hold different columns; all take part in every round")
@@ -193,10 +192,10 @@ class RunSpec(Section):
 
     def _refuse_codes(self) -> None:
         """Refuse codes of single messages where clients send integers to a sum."""
-        given = self.compression
-        coded = given.codec != "float32" and not given.downlink
-        chosen = given.sparsifies and given.select != "random_k"
-        if coded or chosen or given.joins:
+        compression = self.compression
+        coded = compression.codec != "float32" and not compression.downlink
+        chosen = compression.sparsifies and compression.select != "random_k"
+        if coded or chosen or compression.joins:
             raise Incompatible(
                 "compression: with privacy.placement distributed clients send integers of privacy.bits, all the "
                 "same entries; of settings for their messages only alpha and select random_k remain"
@@ -230,10 +229,12 @@ class RunSpec(Section):
                 "privacy.noise: per_client is for clients with records of their own; the parties of a vertical "
                 "problem share them; use shared"
             )
-        given: dict[str, Any] = {name: getattr(privacy, name) or usual[0] for name, usual in possible.items()}
+        settings: dict[str, Any] = {
+            name: getattr(privacy, name) or usual[0] for name, usual in possible.items()
+        }
         if isinstance(privacy, UserPrivacy):
-            given["user_records"] = privacy.user_records or USER_RECORDS
-        return privacy.model_copy(update=given)
+            settings["user_records"] = privacy.user_records or USER_RECORDS
+        return privacy.model_copy(update=settings)
 
     def _sampled_clients(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how cohorts are drawn."""
@@ -289,13 +290,13 @@ def refuse_too_many(size: int, clients: int) -> None:
         raise UserError(f"cohort.size: at most the {clients} clients there are, given {size}")
 
 
-def _settled(privacy: PrivacySpec) -> PrivacySpec:
+def _shared_draws(privacy: PrivacySpec) -> PrivacySpec:
     """Return settings of which only secret draws can be shared: public ones are those of the seed in any case."""
     shares_nothing = privacy.draws == "shared" and privacy.sampling not in SECRET
     return privacy.model_copy(update={"draws": "own"}) if shares_nothing else privacy
 
 
-def read_spec(given: Mapping[str, Any]) -> RunSpec:
+def read_spec(content: Mapping[str, Any]) -> RunSpec:
     """Validate the content of a run file.
 
     Raises
@@ -303,23 +304,23 @@ def read_spec(given: Mapping[str, Any]) -> RunSpec:
     UserError
         If a field is not valid.
     """
-    bounded("run", given)
-    return validated(given)
+    bounded("run", content)
+    return validated(content)
 
 
-def validated(given: Mapping[str, Any]) -> RunSpec:
-    """Do what `read_spec` does, of content that is known to be bounded."""
-    spec = checked("", lambda: RunSpec.model_validate(given))
+def validated(content: Mapping[str, Any]) -> RunSpec:
+    """Validate content like `read_spec`, if it is known to be bounded."""
+    spec = checked("", lambda: RunSpec.model_validate(content))
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 
 
-def _named(section: str, given: object, key: str) -> tuple[str, dict[str, Any]]:
+def _split_name(section: str, value: object, key: str) -> tuple[str, dict[str, Any]]:
     """Split ``name`` or ``{name: ..., setting: ...}`` into name and settings."""
-    given = {key: given} if isinstance(given, str) else given
-    if not isinstance(given, Mapping) or not isinstance(given.get(key), str):
-        raise UserError(f"{section}: give a name, or {key} and settings, given {shown(given)}")
-    return given[key], {k: v for k, v in given.items() if k != key}
+    value = {key: value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping) or not isinstance(value.get(key), str):
+        raise UserError(f"{section}: give a name, or {key} and settings, given {shown(value)}")
+    return value[key], {k: v for k, v in value.items() if k != key}
 
 
 def _class_of(section: str, name: str) -> type[Any]:

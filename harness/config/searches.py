@@ -15,7 +15,7 @@ from harness.config.tune import MOST_STEPS, HalvingTune, TuneSpec, is_tunable
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, counted, unknown
-from harness.core.settings.privacy import BUDGETS
+from harness.core.settings.privacy_kinds import BUDGETS
 
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 

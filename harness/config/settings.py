@@ -41,14 +41,14 @@ def construct(
     for key in settings:
         if key not in allowed:
             raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
-    made: T = checked(where, lambda: _adapter(cls).validate_python(dict(settings)))  # type: ignore[arg-type]
+    instance: T = checked(where, lambda: _adapter(cls).validate_python(dict(settings)))  # type: ignore[arg-type]
     for name, value in settings.items():
-        if counts_truth(value, getattr(made, name)):
+        if counts_truth(value, getattr(instance, name)):
             raise UserError(f"{where}.{name}: {NO_NUMBER}, given {shown(value)}")
     for name in allowed:
         # pydantic reads the text "inf" as a float
-        bounded(f"{where}.{name}", getattr(made, name), finite=True)
-    return made
+        bounded(f"{where}.{name}", getattr(instance, name), finite=True)
+    return instance
 
 
 @cache
@@ -69,9 +69,9 @@ def checked(where: str, make: Callable[[], T]) -> T:
             raise cause from None
         if isinstance(cause, UnknownField):
             raise unknown(f"field of {path or 'a run'}", cause.name, cause.allowed) from None
-        given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
+        ending = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
         message = str(cause) if cause is not None else plainly(first)
-        raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
+        raise UserError(f"{path}: {message[0].lower()}{message[1:]}{ending}") from None
 
 
 def defaults(cls: type) -> dict[str, Any]:

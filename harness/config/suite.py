@@ -23,7 +23,7 @@
         by: selection_eqopp            # by a measure on the selection samples,
         near: {selection_accuracy: 0.02}   # among the settings whose guard is within this distance of the best
         show: [accuracy, eqopp]        # measures of the table
-        published:                     # figures of a paper, one per measure shown
+        published:                     # values of a paper, one  per measure shown
           - where: {data.name: adult}
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
       overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
@@ -100,7 +100,7 @@ class Suite:
     ----------
     name, title, profile : str
         As in the file.
-    cells : tuple[Combination, ...]
+    combinations : tuple[Combination, ...]
         The distinct combinations.
     report : ReportSpec
         Settings of its report.
@@ -111,7 +111,7 @@ class Suite:
     name: str
     title: str
     profile: str
-    cells: tuple[Combination, ...]
+    combinations: tuple[Combination, ...]
     report: ReportSpec
     tune: TuneSpec | None = None
 
@@ -146,18 +146,18 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
 def _recorded(path: Path) -> Suite:
     """Return the suite of a results folder: its runs, with the settings that a search chose."""
     content, _ = read_record(path)
-    folder, cells = results_folder(path.parent.parent), []
-    for cell in content["cells"]:
-        if cell["id"] is None:
-            cells.append(Combination(cell["spec"], None, str(cell["reason"])))
-        elif (spec := folder.contents(cell).started.get("spec")) is None:
-            raise Damaged(path, f"names run {cell['id']}, whose settings are nowhere")
+    folder, combinations = results_folder(path.parent.parent), []
+    for entry in content["cells"]:
+        if entry["id"] is None:
+            combinations.append(Combination(entry["spec"], None, str(entry["reason"])))
+        elif (spec := folder.contents(entry).started.get("spec")) is None:
+            raise Damaged(path, f"names run {entry['id']}, whose settings are missing")
         else:
-            cells.append(Combination({}, read_spec(spec)))
+            combinations.append(Combination({}, read_spec(spec)))
     report, name = read_stored(content.get("report", {})), checked_name(content["suite"])
     searched = (path for search in content.get("tuning", {}).get("searches", ()) for path in search["paths"])
     report = replace(report, chosen=tuple(dict.fromkeys([*report.chosen, *searched])))
-    return Suite(name, str(content.get("title", name)), str(content["profile"]), tuple(cells), report)
+    return Suite(name, str(content.get("title", name)), str(content["profile"]), tuple(combinations), report)
 
 
 def make_suite(
@@ -178,9 +178,9 @@ def make_suite(
     tune = read_tune({**file.tune, **chosen.tune} or None)
     blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
-    cells = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
+    expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
     name = checked_name(content.get("suite", name))
-    return Suite(name, str(file.title or name), profile, cells, read_report(file.report), tune)
+    return Suite(name, str(file.title or name), profile, expanded, read_report(file.report), tune)
 
 
 def checked_name(name: Any) -> str:

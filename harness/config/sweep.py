@@ -29,7 +29,7 @@ from harness.config.yaml import mapping
 from harness.core import rng
 from harness.core.garbage import no_collection
 from harness.core.registry import Incompatible, UserError
-from harness.core.settings.privacy import BUDGETS
+from harness.core.settings.privacy_kinds import BUDGETS
 from harness.problems import PROBLEMS
 
 MAX_RUNS = 100_000
@@ -116,66 +116,68 @@ def expand(
     UserError
         If a value is not valid. Incompatible values give a combination with the reason.
     """
-    cells: list[Combination] = []
+    expanded: list[Combination] = []
     for block in blocks:
         alike: dict[tuple[int, ...], Combination] = {}
         for settings in combinations(block):
-            cell = None if complete is not None else _of_another_seed(settings, alike)
-            if cell is None:
-                cell = _combination(base, settings, complete)
-                alike.setdefault(_all_but_seed(settings), cell)
-            cells.append(cell)
-            if len(cells) > MAX_RUNS:
+            combination = None if complete is not None else _with_other_seed(settings, alike)
+            if combination is None:
+                combination = _combination(base, settings, complete)
+                alike.setdefault(_all_but_seed(settings), combination)
+            expanded.append(combination)
+            if len(expanded) > MAX_RUNS:
                 raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
-    if not cells:
+    if not expanded:
         raise UserError("sweep: a list of blocks is empty; remove sweep for a single run")
-    return distinct(cells)
+    return distinct(expanded)
 
 
 def _combination(
     base: Mapping[str, Any], settings: Sequence[Setting], complete: Callable[[dict[str, Any]], None] | None
 ) -> Combination:
     """Return the combination of a base and the settings of a block."""
-    given = _copied(dict(base))
+    content = _copy(dict(base))
     for path, value in sorted(settings, key=_order):
-        _set_field(given, path, _copied(value))
+        _set_field(content, path, _copy(value))
     if complete is not None:
-        complete(given)
+        complete(content)
     try:
-        return Combination(given, validated(given))
+        return Combination(content, validated(content))
     except Incompatible as error:
-        return Combination(given, None, str(error))
+        return Combination(content, None, str(error))
 
 
-def _of_another_seed(
+def _with_other_seed(
     settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
 ) -> Combination | None:
-    """Return a combination that differs from one before in nothing but the seed, which needs no further check."""
+    """Return an earlier combination with another seed, which needs no further check; None if there is none."""
     seed = next((value for path, value in settings if path == "seed"), None)
-    known = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
-    if known is None:
+    earlier = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
+    if earlier is None:
         return None
-    spec = known.spec and known.spec.model_copy(update={"seed": seed})
-    return Combination({**_copied(known.given), "seed": seed}, spec, known.reason)
+    spec = earlier.spec and earlier.spec.model_copy(update={"seed": seed})
+    return Combination({**_copy(earlier.given), "seed": seed}, spec, earlier.reason)
 
 
 def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
-    """Return what tells combinations of one block apart beside the seed: it shares the settings among them."""
+    """Return the key of a combination without its seed, from the identities of the settings it shares."""
     return tuple(id(setting) for setting in settings if setting[0] != "seed")
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy of parsed YAML, several times as fast as `copy.deepcopy`; values without parts are shared."""
     if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    return [_copied(part) for part in value] if isinstance(value, list) else value
+        return {key: _copy(part) for key, part in value.items()}
+    return [_copy(part) for part in value] if isinstance(value, list) else value
 
 
-def distinct(cells: Iterable[Combination]) -> tuple[Combination, ...]:
+def distinct(repeated: Iterable[Combination]) -> tuple[Combination, ...]:
     """Return the combinations without duplicates."""
     unique: dict[str, Combination] = {}
-    for cell in cells:
-        unique.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    for combination in repeated:
+        unique.setdefault(
+            combination.spec.model_dump_json() if combination.spec else repr(combination.given), combination
+        )
     return tuple(unique.values())
 
 
@@ -183,13 +185,13 @@ def combinations(block: Any) -> list[list[Setting]]:
     """Return the settings of every combination of a block, with drawn settings last."""
     lists = dict(mapping("sweep", block))
     search = lists.pop("random", None)
-    choices = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
+    choices = [[[(path, value)] for value in _values(path, values)] for path, values in lists.items()]
     if search is not None:
-        drawn = construct("sweep.random", RandomSearch, mapping("sweep.random", search))
-        for path in drawn.over:
+        sampler = construct("sweep.random", RandomSearch, mapping("sweep.random", search))
+        for path in sampler.over:
             if path in lists:
                 raise UserError(f"sweep: {path} has both a list of values and a random draw")
-        choices.append([drawn.settings(number) for number in range(drawn.draws)])
+        choices.append([sampler.settings(number) for number in range(sampler.draws)])
     if math.prod(len(choice) for choice in choices) > MAX_RUNS:
         raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
     return [list(chain(*chosen)) for chosen in product(*choices)]
@@ -206,20 +208,20 @@ def _no_budget(path: str, value: Any) -> bool:
     return section == "privacy" and name in BUDGETS and value is None
 
 
-def _set_field(given: dict[str, Any], path: str, value: Any) -> None:
+def _set_field(content: dict[str, Any], path: str, value: Any) -> None:
     """Set a field; a null budget removes privacy."""
     if _no_budget(path, value):
-        given["privacy"] = None
+        content["privacy"] = None
     else:
-        assign(given, path, value)
+        assign(content, path, value)
 
 
-def _values(path: str, given: Any) -> list[Any]:
+def _values(path: str, content: Any) -> list[Any]:
     """Return the values of a list with ranges expanded."""
-    if given == []:
+    if content == []:
         raise UserError(f"sweep.{path}: the list has no values")
     values: list[Any] = []
-    for value in given if isinstance(given, list) else [given]:
+    for value in content if isinstance(content, list) else [content]:
         ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
         if ends is None:
             values.append(value)

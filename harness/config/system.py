@@ -50,7 +50,7 @@ class Network:
     joules_per_mb_down, joules_per_mb_up : float
         Energy of a client's radio for a megabyte.
     source : str
-        Where the figures are from, and which are assumed.
+        Where the numbers are from, and which are assumed.
     """
 
     down_mbps: Positive
@@ -76,7 +76,7 @@ class Device:
     spread : float
         Standard deviation of the logarithm of the speeds between clients.
     source : str
-        Where the figures are from, and which are assumed.
+        Where the numbers are from, and which are assumed.
     """
 
     gflops: Positive
@@ -133,12 +133,12 @@ def _profiles() -> dict[str, dict[str, Any]]:
     return {"network": content["networks"], "device": content["devices"]}
 
 
-def _profile(kind: str, given: str, cls: type[T]) -> T:
-    known: dict[str, Any] = _profiles()[kind]
-    if Path(given).suffix:
-        content: Mapping[str, Any] = read_yaml(Path(given))
-    elif given in known:
-        content = mapping(f"{kind} {given}", known[given])
+def _profile(kind: str, name: str, cls: type[T]) -> T:
+    profiles: dict[str, Any] = _profiles()[kind]
+    if Path(name).suffix:
+        content: Mapping[str, Any] = read_yaml(Path(name))
+    elif name in profiles:
+        content = mapping(f"{kind} {name}", profiles[name])
     else:
-        raise unknown(kind, given, [*known, "FILE.yaml"])
-    return construct(f"{kind} {given}", cls, content)
+        raise unknown(kind, name, [*profiles, "FILE.yaml"])
+    return construct(f"{kind} {name}", cls, content)

@@ -42,16 +42,16 @@ class _Loader(yaml.SafeLoader):
         text = str(self.construct_scalar(node))
         if LEADING_ZERO.fullmatch(text):
             plain = re.sub(r"0[0_]*(?=[0-9])", "", text, count=1)
-            told = (
+            why = (
                 f"{text} is octal to some readers and decimal to others; write {plain}, or '{text}' for text"
             )
         elif ":" in text:
-            told = f"{text} is a number to the base of 60 to some readers; write the number, or '{text}' for text"
+            why = f"{text} is a number to the base of 60 to some readers; write the number, or '{text}' for text"
         elif node.tag.endswith("int"):
             return int(self.construct_yaml_int(node))
         else:
             return float(self.construct_yaml_float(node))
-        raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -84,7 +84,7 @@ def read(where: str, text: str) -> Any:
         try:
             node = loader.get_single_node()
             _refuse_repeated(where, node, loader)
-            count = _expanded(node, {})
+            count = _count_values(node, {})
             # Merges of merges would grow before the values they make can be counted.
             content = None if node is None or count > MAX_VALUES else loader.construct_document(node)
         finally:
@@ -123,13 +123,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _refuse_repeated(where: str, node: yaml.Node | None, loader: _Loader) -> None:
     """Raise UserError if a mapping has a key twice; what a merge (``<<``) brings may be given anew."""
-    left, known = [node], set()
-    while left:
-        node = left.pop()
-        if not isinstance(node, yaml.CollectionNode) or id(node) in known:
+    pending, visited = [node], set()
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, yaml.CollectionNode) or id(node) in visited:
             continue
-        known.add(id(node))
-        left += node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
+        visited.add(id(node))
+        pending += node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
         if not isinstance(node, yaml.MappingNode):
             continue
         first: dict[object, yaml.Node] = {}
@@ -143,31 +143,31 @@ def _refuse_repeated(where: str, node: yaml.Node | None, loader: _Loader) -> Non
 
 
 def _twice(earlier: yaml.Node, key: yaml.ScalarNode) -> str:
-    one, two = earlier.start_mark, key.start_mark
-    at = f"in lines {one.line + 1} and {two.line + 1}"
-    if one.line == two.line:
-        at = f"in line {one.line + 1}, columns {one.column + 1} and {two.column + 1}"
+    first, second = earlier.start_mark, key.start_mark
+    at = f"in lines {first.line + 1} and {second.line + 1}"
+    if first.line == second.line:
+        at = f"in line {first.line + 1}, columns {first.column + 1} and {second.column + 1}"
     mend = "merge a list, <<: [*one, *other]" if key.tag == MERGE else "remove one of them"
     return f"{cut(key.value)} is given twice, {at}; {mend}"
 
 
-def _expanded(node: yaml.Node | None, known: dict[int, float]) -> float:
+def _count_values(node: yaml.Node | None, sizes: dict[int, float]) -> float:
     """Return the number of values that a node stands for, with those of its aliases each time."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
-    if id(node) not in known:
-        known[id(node)] = 0  # if it holds itself, which `bounded` refuses
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # if it holds itself, which `bounded` refuses
         parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
-        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
-    return known[id(node)]
+        sizes[id(node)] = 1 + sum(_count_values(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
 def bounded(where: str, content: Any, *, finite: bool = False) -> None:
     """Raise UserError if content is too deep or too large, or holds NaN or, with ``finite``, infinity."""
-    left = [] if _small(content) else [(content, 0)]
+    pending = [] if _small(content) else [(content, 0)]
     count = 1
-    while left:
-        value, depth = left.pop()
+    while pending:
+        value, depth = pending.pop()
         if isinstance(value, dict | list | tuple | set):
             parts = [*value, *value.values()] if isinstance(value, dict) else value
             count += len(parts)
@@ -175,7 +175,7 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
                 raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
             if count > MAX_VALUES:
                 raise UserError(TOO_MANY.format(where))
-            left += [(part, depth + 1) for part in parts if type(part) not in PLAIN and not _small(part)]
+            pending += [(part, depth + 1) for part in parts if type(part) not in PLAIN and not _small(part)]
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise UserError(f"{where}: an integer has at most {MAX_BITS} bits")
         elif isinstance(value, float) and math.isnan(value):
@@ -185,7 +185,7 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
 
 
 def _small(value: Any) -> bool:
-    """Whether a value has neither parts nor bounds, as most do."""
+    """Return whether a value has neither parts nor bounds, as most do."""
     kind = type(value)
     return (
         kind in PLAIN or (kind is float and math.isfinite(value)) or (kind is int and value.bit_length() < 64)

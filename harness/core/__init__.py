@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.core.public import Public
     from harness.core.registry import UserError
     from harness.core.wire.channel import Channel
-    from harness.core.wire.message import Increment, Value
+    from harness.core.wire.message import Increment, Statistic, Value
 
 __all__ = [
     "ALGORITHMS",
@@ -39,6 +39,7 @@ __all__ = [
     "Public",
     "Release",
     "ServerUpdate",
+    "Statistic",
     "UserError",
     "Value",
     "cross_entropy",
@@ -58,6 +59,7 @@ _ELSEWHERE = {
     "Increment": "wire.message",
     "Problem": "problem",
     "Public": "public",
+    "Statistic": "wire.message",
     "UserError": "registry",
     "Value": "wire.message",
     "cross_entropy": "losses",

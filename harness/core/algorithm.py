@@ -73,11 +73,15 @@ def step_size(default: float, *, zero: bool = False) -> Any:
 
 def _declarations(cls: type) -> dict[str, Mapping[str, Any]]:
     """Return what fields are declared to be; a subclass that changes a default only keeps the declaration."""
-    made: dict[str, Mapping[str, Any]] = {}
+    metadata: dict[str, Mapping[str, Any]] = {}
     for base in reversed(cls.__mro__):
-        own = base.__dict__.get("__dataclass_fields__", {}).values()
-        made |= {one.name: one.metadata for one in own if _BOUND in one.metadata}
-    return made
+        declared = base.__dict__.get("__dataclass_fields__", {}).values()
+        metadata |= {
+            declaration.name: declaration.metadata
+            for declaration in declared
+            if _BOUND in declaration.metadata
+        }
+    return metadata
 
 
 def _several(variables: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -473,14 +477,14 @@ class ServerUpdate(Algorithm):
         """
         changed: dict[str, Tensor] = {}
         for name, dx in increments.items():
-            own = getattr(self, f"server_lr_{name}", None)
+            of_variable = getattr(self, f"server_lr_{name}", None)
             kept = [f"{name}_{part}" for part in steps.SERVER_MEMORY[self.server_optimizer]]
             changed[name], memory = steps.server_step(
                 getattr(state, name),
                 dx,
                 [getattr(state, part) for part in kept],
                 optimizer=self.server_optimizer,
-                lr=self.server_lr if own is None else own,
+                lr=self.server_lr if of_variable is None else of_variable,
                 beta1=self.server_momentum,
                 beta2=self.server_beta2,
                 tau=self.server_tau,
@@ -493,7 +497,10 @@ class ServerUpdate(Algorithm):
 @lru_cache(maxsize=64)
 def _extended(state: Any, names: tuple[str, ...]) -> Any:
     """Return a state class with further fields; only optimizers that need them add them to checkpoints."""
-    return namedtuple(state.__name__, (*state._fields, *names))
+    make: Any = namedtuple
+    extended = make(state.__name__, (*state._fields, *names))
+    extended.__annotations__ = state.__annotations__  # which tell fields about no variable
+    return extended
 
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
@@ -507,11 +514,11 @@ def register(cls: type[Algorithm]) -> type[Algorithm]:
     TypeError
         If a field is named like a step size and not declared as one, so that no schedule would change it.
     """
-    for one in fields(cls):
-        named = one.name == "lr" or one.name.startswith("lr_")
-        if named and one.name not in (*_SCHEDULE, *cls.step_sizes()):
+    for setting in fields(cls):
+        named = setting.name == "lr" or setting.name.startswith("lr_")
+        if named and setting.name not in (*_SCHEDULE, *cls.step_sizes()):
             raise TypeError(
-                f"algorithm {cls.meta.name}: declare {one.name} as a step size, "
-                f"{one.name}: float = step_size({one.default}), or give it another name"
+                f"algorithm {cls.meta.name}: declare {setting.name} as a step size, "
+                f"{setting.name}: float = step_size({setting.default}), or give it another name"
             )
     return ALGORITHMS.add(cls.meta.name, cls)

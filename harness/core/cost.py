@@ -97,12 +97,12 @@ class Cost:
         """
         parts: list[Tensor | Samples] = []
         weights = 0
-        for one in times:
-            if isinstance(one, Samples):
-                parts.append(one)
-                weights += one.weight.numel()
+        for number in times:
+            if isinstance(number, Samples):
+                parts.append(number)
+                weights += number.weight.numel()
             else:
-                parts.append(one.sum((-2, -1), dtype=torch.int64))
+                parts.append(number.sum((-2, -1), dtype=torch.int64))
         with self._lock:
             self._work.append(_Work(flops, parts, oracle))
             self._weights += weights
@@ -114,13 +114,13 @@ class Cost:
         with self._lock:
             if not (work := self._work):
                 return
-            found = _totals(work)
+            sums = _totals(work)
             self._work, self._weights = [], 0
             # On the clients' device, so that the round does not wait for a transfer.
-            devices = [self._flops.device, *(totals.device for _, totals in found)]
+            devices = [self._flops.device, *(totals.device for _, totals in sums)]
             where = next((device for device in devices if device.type != "cpu"), devices[0])
             counts = torch.zeros(len(work), *self._flops.shape, dtype=torch.int64, device=where)
-            for pieces, totals in found:
+            for pieces, totals in sums:
                 counts.index_add_(0, torch.tensor(pieces, device=where), totals.to(where))
             flops, calls = torch.tensor(
                 [(piece.flops, piece.oracle) for piece in work], dtype=torch.float64
@@ -148,18 +148,22 @@ def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
     """
     alike: dict[object, list[tuple[int, Any]]] = {}
     for number, piece in enumerate(work):
-        for one in piece.times:
-            tensors = (one.weight, one.members) if isinstance(one, Samples) else (one,)
+        for times_of_piece in piece.times:
+            tensors = (
+                (times_of_piece.weight, times_of_piece.members)
+                if isinstance(times_of_piece, Samples)
+                else (times_of_piece,)
+            )
             kind = tuple((tensor.shape, tensor.device) for tensor in tensors)
-            alike.setdefault(kind, []).append((number, one))
-    found = []
+            alike.setdefault(kind, []).append((number, times_of_piece))
+    sums = []
     for some in alike.values():
-        numbers, times = [number for number, _ in some], [one for _, one in some]
+        numbers, times = [number for number, _ in some], [times_of_piece for _, times_of_piece in some]
         if isinstance(times[0], Samples):
-            weight = torch.stack([one.weight for one in times])
-            members = torch.stack([one.members for one in times]).to(weight.device)
+            weight = torch.stack([times_of_piece.weight for times_of_piece in times])
+            members = torch.stack([times_of_piece.members for times_of_piece in times]).to(weight.device)
             totals = ((weight > 0.5).sum(-1, dtype=torch.int32) * members).sum(-1)
         else:
             totals = torch.stack(times)
-        found.append((numbers, totals))
-    return found
+        sums.append((numbers, totals))
+    return sums

@@ -91,8 +91,8 @@ class Ravel:
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Apply the module with parameters ``x``, shape ``(P,)``, to a batch of inputs ``(B, ...)``."""
         module = self._own_module()
-        own = x.to(self._computes or x.dtype)
-        for slots, value in zip(self._mine.slots, self.parameters(own).values(), strict=True):
+        vector = x.to(self._computes or x.dtype)
+        for slots, value in zip(self._mine.slots, self.parameters(vector).values(), strict=True):
             lent = _channels_last(value) if value.ndim == 4 else value
             for layer, name in slots:
                 setattr(layer, name, lent)

@@ -59,8 +59,8 @@ class PerRun:
         if batched or rows.shape[:1] != (len(self.values),):
             raise Mixed(f"a tensor {tuple(rows.shape)} has no axis of {len(self.values)} runs")
         dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
-        made = torch.tensor(self.values, dtype=torch.float64).to(rows.device, dtype)
-        return made.view(-1, *[1] * (rows.ndim - 1))
+        values = torch.tensor(self.values, dtype=torch.float64).to(rows.device, dtype)
+        return values.view(-1, *[1] * (rows.ndim - 1))
 
     def each(self, function: Callable[[float], Any]) -> PerRun:
         """Apply a function to every value."""
@@ -89,11 +89,11 @@ class PerRun:
             raise TypeError("torch rounds powers by numbers and by tensors differently")
         if function is torch.full_like:
             return args[1].of(args[0]).expand_as(args[0]).clone()
-        given = [*args, *(kwargs or {}).values()]
-        widest = max((one for one in given if isinstance(one, Tensor)), key=lambda one: one.ndim)
+        arguments = [*args, *(kwargs or {}).values()]
+        widest = max((one for one in arguments if isinstance(one, Tensor)), key=lambda one: one.ndim)
 
-        def convert(one: Any) -> Any:
-            return one.of(widest) if isinstance(one, PerRun) else one
+        def convert(argument: Any) -> Any:
+            return argument.of(widest) if isinstance(argument, PerRun) else argument
 
         return function(*map(convert, args), **{name: convert(one) for name, one in (kwargs or {}).items()})
 
@@ -158,9 +158,9 @@ def apply(function: Callable[[float], float], number: Any) -> Any:
     return number.each(function) if isinstance(number, PerRun) else function(number)
 
 
-def for_each(given: T | Sequence[T], runs: int) -> list[T]:
+def for_each(settings: T | Sequence[T], runs: int) -> list[T]:
     """Return settings of every run of a stack, given as one object for all or as one per run."""
-    return list(given) if isinstance(given, Sequence) else [given] * runs
+    return list(settings) if isinstance(settings, Sequence) else [settings] * runs
 
 
 def side_by_side(things: Sequence[T]) -> T:
@@ -181,18 +181,18 @@ def side_by_side(things: Sequence[T]) -> T:
         return first
     cls: Any = type(first)
     names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(cls.model_fields)
-    made = copy(first)
+    joined = copy(first)
     for name in names:
         values = [getattr(thing, name) for thing in things]
         if all(value == values[0] for value in values):
             continue
         if all(map(_number, values)):
-            object.__setattr__(made, name, PerRun(values))
+            object.__setattr__(joined, name, PerRun(values))
         elif hasattr(type(values[0]), "model_fields"):
-            object.__setattr__(made, name, side_by_side(values))
+            object.__setattr__(joined, name, side_by_side(values))
         else:
             raise Mixed(f"{name} differs: {', '.join(map(str, dict.fromkeys(map(str, values))))}")
-    return made
+    return joined
 
 
 def kind(value: object) -> object:

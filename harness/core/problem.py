@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, islice
@@ -130,6 +130,22 @@ def problem_loss(problem: Problem) -> Callable[..., Tensor]:
     return problem.loss
 
 
+def names_by_length(start: Mapping[str, Tensor], setting: str) -> dict[int, str]:
+    """Return the name of each variable by its length: so parts of messages and of states are told.
+
+    Raises
+    ------
+    Incompatible
+        If two variables have one length, so that a setting of compression cannot tell them.
+    """
+    names = {len(value): name for name, value in start.items()}
+    if len(names) < len(start):
+        raise Incompatible(
+            f"compression.{setting}: x and y must differ in size, as parts of a message are told by their length"
+        )
+    return names
+
+
 @lru_cache(maxsize=4)
 def split_model(problem: Problem, latent: int | None = None) -> Problem:
     """Split a problem's model into the extractor x and the head y; see `Problem.halves`.
@@ -169,15 +185,15 @@ def set_apart(problem: Problem, part: Literal["extractor", "norms"]) -> Problem:
     predict, loss = problem.predict, problem.loss
     assert predict is not None
 
-    sizes = {apart: [n for own, n in runs if own == apart] for apart in (False, True)}
+    sizes = {apart: [n for side, n in runs if side == apart] for apart in (False, True)}
 
     def whole(x: Tensor, y: Tensor) -> Tensor:
         pieces = {False: iter(x.split(sizes[False])), True: iter(y.split(sizes[True]))}
-        return torch.cat([next(pieces[own]) for own, _ in runs])
+        return torch.cat([next(pieces[side]) for side, _ in runs])
 
     def init(generator: torch.Generator) -> dict[str, Tensor]:
         pieces = list(zip(runs, problem.init(generator)["x"].split([n for _, n in runs]), strict=True))
-        x, y = (torch.cat([piece for (own, _), piece in pieces if own == apart]) for apart in (False, True))
+        x, y = (torch.cat([piece for (side, _), piece in pieces if side == apart]) for apart in (False, True))
         return {"x": x, "y": y}
 
     shared = sum(sizes[False])
@@ -199,9 +215,9 @@ Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether the
 def _shapes(problem: Problem, runs: Runs, apart: bool) -> tuple[torch.Size, ...]:
     """Return the shapes of the model's tensors that are, or are not, set apart."""
     assert problem.module is not None
-    owners = (own for own, count in runs for _ in range(count))
+    owners = (side for side, count in runs for _ in range(count))
     tensors = [(next(islice(owners, p.numel() - 1, None)), p.shape) for p in problem.module.parameters()]
-    return tuple(shape for own, shape in tensors if own == apart)
+    return tuple(shape for side, shape in tensors if side == apart)
 
 
 def _extractor_first(problem: Problem) -> Runs:
@@ -217,12 +233,12 @@ def _norms(problem: Problem) -> Runs:
     }  # one if shared
     order = () if problem.module is None else problem.module.parameters()
     sizes = [(isinstance(owners[p], NORMS), p.numel()) for p in order]
-    if not any(own for own, _ in sizes):
+    if not any(is_norm for is_norm, _ in sizes):
         raise Incompatible(
             f"the algorithm keeps norm layers at the clients, but the model of problem {problem.name} has none; "
             "try model resnet18, or vgg_small with norm: group"
         )
-    return [(own, sum(n for _, n in run)) for own, run in groupby(sizes, key=itemgetter(0))]
+    return [(is_norm, sum(n for _, n in run)) for is_norm, run in groupby(sizes, key=itemgetter(0))]
 
 
 def join_model(u: Tensor, v: Tensor) -> Tensor:

@@ -47,10 +47,10 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     if len(names) > MOST_NAMES:
         nearest = get_close_matches(str(given), names, n=NEAREST, cutoff=0.0)
         said = f"Nearest of the {len(names)} allowed: {', '.join(nearest)}."
-    own = (
+    plugin = (
         " One of your own needs the file that registers it: --plugin FILE.py." if kind in PLUGIN_KINDS else ""
     )
-    return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} {said}{own}")
+    return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} {said}{plugin}")
 
 
 def counted(count: object, noun: str) -> str:

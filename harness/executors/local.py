@@ -146,12 +146,12 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
     seeds: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         seeds.setdefault(data_key(spec), []).append(number)
-    own = [
+    data_sets = [
         load_once(spec.data, task(spec))
         for spec in specs
         if spec.data and spec.partition and spec.partition.standardize
     ]
-    largest = max((data.x.nbytes for data in own if standardizes(data)), default=0)
+    largest = max((data.x.nbytes for data in data_sets if standardizes(data)), default=0)
     most = max(1, POOL_BYTES // largest) if largest else len(specs)
     groups = list(seeds.values())
     return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
@@ -257,9 +257,9 @@ class Group:
         setup = options.setup or prepare(spec, options.execution, self._federations)
         earlier = folder.code or NONE
         if folder.status == "done":
-            wanted = {name: folder.path / name for name in self._lacking(folder)}
+            missing = {name: folder.path / name for name in self._lacking(folder)}
             again = keyed(setup, earlier) if setup.code else setup
-            return Recorder(again, None, observe, wanted, finished=folder)
+            return Recorder(again, None, observe, missing, finished=folder)
         recorder = Recorder(setup, folder, observe, {name: folder.path / name for name in options.save})
         if recorder.checkpoint is not None and setup.code not in ("", earlier):
             log.warning(
@@ -302,31 +302,35 @@ class Group:
 
     def _simulate(self, stack: Sequence[int]) -> list[list[int]]:
         """Carry out runs as one stack; return the smaller stacks in which those that an error has left go on."""
-        left: list[int] = []
+        unfinished: list[int] = []
         try:
             simulate_all([self.ready[number] for number in stack])
         except (Unwritable, CallbackError):
             raise
         except Exception as error:
-            left = self._left(stack, error)
+            unfinished = self._left(stack, error)
         for number in stack:
             if (end := self.ready[number].end) is not None:
                 self.outcomes[number] = _outcome(self._folders[number].path.name, end)
-        self.ready |= {number: self._recorder(number) for number in left}
-        return [smaller for part in _apart(left, self._specs) for smaller in self._stacks(part)]
+        self.ready |= {number: self._recorder(number) for number in unfinished}
+        return [smaller for part in _split_stack(unfinished, self._specs) for smaller in self._stacks(part)]
 
     def _left(self, stack: Sequence[int], error: Exception) -> list[int]:
         """Return the runs of a stack that go on after an error; one that was alone has failed."""
-        left = [number for number in stack if self.ready[number].end is None]
-        if not left:
+        unfinished = [number for number in stack if self.ready[number].end is None]
+        if not unfinished:
             log.warning("after the end of %d runs: %s", len(stack), error)
         elif len(stack) == 1:
             self._fail(stack[0], error)
             return []
         else:
-            how = "unstacked" if len(_apart(left, self._specs)) == len(left) else "seed by seed"
-            log.info("%d runs continue %s from their checkpoints: %s", len(left), how, error)
-        return left
+            how = (
+                "unstacked"
+                if len(_split_stack(unfinished, self._specs)) == len(unfinished)
+                else "seed by seed"
+            )
+            log.info("%d runs continue %s from their checkpoints: %s", len(unfinished), how, error)
+        return unfinished
 
     def _fail(self, number: int, error: Exception) -> None:
         """Record that a run has failed."""
@@ -338,7 +342,7 @@ class Group:
 
 
 def _how(execution: Execution) -> dict[str, Any]:
-    """Return how runs are computed, as far as one that failed may not fail otherwise."""
+    """Return the execution options that may decide whether a run fails."""
     return {"device": execution.device, "threads": execution.threads, "vectorize": execution.vectorize}
 
 
@@ -349,12 +353,12 @@ def _outcome(id: str, end: End) -> Outcome:
     return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 
 
-def _refuse_other_noise(wanted: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
-    """Raise UserError if the noise of some code is asked for, and a run that does not begin anew has another."""
+def _refuse_other_noise(requested: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
+    """Raise UserError if a run that does not begin anew has the noise of other code than requested."""
     earlier = folder.code or NONE
-    if spec.privacy is not None and wanted not in (None, earlier) and status in ("done", "interrupted"):
+    if spec.privacy is not None and requested not in (None, earlier) and status in ("done", "interrupted"):
         raise UserError(
-            f"noise-code: {folder.path} is {status} and has the noise of code {earlier}, given {wanted}; use "
+            f"noise-code: {folder.path} is {status} and has the noise of code {earlier}, given {requested}; use "
             "another results folder"
         )
 
@@ -369,7 +373,7 @@ def _spent(spec: RunSpec, folder: RunFolder) -> str | None:
     )
 
 
-def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
+def _split_stack(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
     """Part the runs of a stack that raised: by seed, as runs of one seed share batches, or else one by one."""
     seeds: dict[int, list[int]] = {}
     for number in numbers:

@@ -65,14 +65,14 @@ class Processes:
             self._start(unit, specs, patience)
 
     def _start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        for left in reversed(range(len(self._idle) + STARTS)):
+        for attempts_left in reversed(range(len(self._idle) + STARTS)):
             pool = self._idle.pop() if self._idle else self._pool()
             try:
                 future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
             except (BrokenProcessPool, EOFError, ConnectionError):
                 # The worker died while idle, or the server of whom it is a copy died as it was asked for one.
                 pool.shutdown(wait=True)
-                if not left:
+                if not attempts_left:
                     raise
                 time.sleep(PAUSE)
             else:
@@ -155,7 +155,7 @@ def _replace_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
+def _prepare(loaded: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
     """Set up a worker: the parent's plugins and current environment, and its end with the parent.
 
     Workers ignore Ctrl-C, which reaches every process of a terminal; the parent stops them.
@@ -164,7 +164,7 @@ def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> N
     logging.getLogger("datasets").setLevel(logging.ERROR)  # the parent has read the data, and warned
     torch.set_num_threads(1)
     _replace_environment(variables)
-    plugins.restore(given)
+    plugins.restore(loaded)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 

@@ -171,14 +171,14 @@ def work(
     ``folder`` is the results folder, the time when it was made, and the working directory, as the scheduler sees
     them.
     """
-    path, made, working_directory = folder
+    path, written, working_directory = folder
     host = socket.gethostname()
     for needed in (path, working_directory):
         if not Path(needed).is_dir():
             raise UserError(f"node {host} has no folder {needed}; all nodes need to see the same files")
     os.chdir(working_directory)  # relative paths of data must have the same meaning
     root = Path(path)
-    if Store(root).made != made:
+    if Store(root).made != written:
         raise UserError(
             f"node {host} sees another folder at {root}, without the store.json that was written there; the "
             "results folder must be one that all nodes share"

@@ -22,7 +22,7 @@ SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "co
 
 
 class Unrepeatable(UserError):
-    """A run that cannot be computed again here, which says nothing about its figures."""
+    """A run that cannot be computed again here, which says nothing about its values."""
 
 
 def repeatable(recorded: RunFolder) -> RunSpec:
@@ -35,35 +35,62 @@ def repeatable(recorded: RunFolder) -> RunSpec:
     UserError
         If the record contradicts itself.
     """
-    spec, made = described(recorded)
+    spec, recorded_versions = read_identity(recorded)
+    refuse_unrepeatable(spec, recorded_versions)
+    try:
+        checked = read_spec(spec)
+        current_id = identify(checked)
+    except (UserError, DataError, OSError) as error:
+        raise Unrepeatable(f"it cannot be prepared here: {error}") from None
+    if current_id != recorded.path.name:
+        raise other_data(checked)
+    return checked
+
+
+def refuse_unrepeatable(spec: Mapping[str, Any], recorded_versions: Mapping[str, Any]) -> None:
+    """Refuse a recorded spec whose noise or code is not here.
+
+    Parameters
+    ----------
+    spec : Mapping
+        The spec, of which settings at their defaults may be left out.
+    recorded_versions : Mapping
+        The versions of the code that made the run, see `harness.config.recorded.versions`.
+
+    Raises
+    ------
+    Unrepeatable
+        If the run cannot be computed again here.
+    """
     if (spec.get("privacy") or {}).get("secure_rng"):
         raise Unrepeatable(
             "its noise came from the system's entropy (privacy.secure_rng) and cannot be drawn again"
         )
-    if not (here := versions_of(spec)):
+    if not (current_versions := versions_of(spec)):
         raise Unrepeatable(
             "it uses a part that is not registered here; load its plugin with --plugin FILE.py"
         )
-    if made != here:
-        names = sorted(name for name in {*made, *here} if made.get(name) != here.get(name))
-        shown = (f"{name} {made.get(name, 'none')}, here {here.get(name, 'none')}" for name in names)
-        raise Unrepeatable(f"it was made by other versions: {'; '.join(shown)}")
-    try:
-        checked = read_spec(spec)
-        now = identify(checked)
-    except (UserError, DataError, OSError) as error:
-        raise Unrepeatable(f"it cannot be prepared here: {error}") from None
-    if now != recorded.path.name:
-        secret = (
-            " or, as it is strict, another user computed it"
-            if (spec.get("privacy") or {}).get("strict")
-            else ""
+    if recorded_versions != current_versions:
+        names = sorted(
+            name
+            for name in {*recorded_versions, *current_versions}
+            if recorded_versions.get(name) != current_versions.get(name)
         )
-        raise Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
-    return checked
+        differences = (
+            f"{name} {recorded_versions.get(name, 'none')}, here {current_versions.get(name, 'none')}"
+            for name in names
+        )
+        raise Unrepeatable(f"it was made by other versions: {'; '.join(differences)}")
 
 
-def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+def other_data(spec: RunSpec) -> Unrepeatable:
+    """Return the error for a run whose data are not those that are here."""
+    strict = spec.privacy is not None and spec.privacy.strict
+    secret = " or, as it is strict, another user computed it" if strict else ""
+    return Unrepeatable(f"the data here differ from those that it was computed on{secret}")
+
+
+def read_identity(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return spec and versions of a run.
 
     Raises
@@ -80,17 +107,20 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     sections = [spec.get(name) for name in SECTIONS] if isinstance(spec, dict) else [spec]
     if not all(section is None or isinstance(section, dict) for section in sections) or None is spec:
         raise Damaged(recorded.path / "spec.json")
-    made = started.get("versions", versions_of(spec))  # records of earlier versions have none
-    if isinstance(made, dict) and (parts := _not_loaded(spec, made)):
+    versions_of_run = started.get("versions", versions_of(spec))  # records of earlier versions have none
+    if isinstance(versions_of_run, dict) and (parts := _missing_plugins(spec, versions_of_run)):
         raise Unrepeatable(f"{parts} of a plugin is not loaded; give --plugin FILE.py")
-    if not isinstance(made, dict) or run_id(spec, str(digest), made) != recorded.path.name:
+    if (
+        not isinstance(versions_of_run, dict)
+        or run_id(spec, str(digest), versions_of_run) != recorded.path.name
+    ):
         raise UserError("its id does not follow from its spec, data and versions")
-    return spec, made
+    return spec, versions_of_run
 
 
-def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+def _missing_plugins(spec: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
     """Return the parts of plugins that a run used and that are not here; empty if none."""
-    names, plugins = named_parts(spec), made.get("plugins", {})
+    names, plugins = named_parts(spec), versions.get("plugins", {})
     sections = plugins if isinstance(plugins, dict) else ()
     return ", ".join(
         f"{section} {names.get(section, '')}"
@@ -100,19 +130,19 @@ def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
 
 
 def checked_record(store: Store, id: str) -> RunRecord:
-    """Return the record of a run that somebody else made, if tables can be made of it.
+    """Return the record of another person's run, after checking that tables can use it.
 
-    Whether its figures are true is for `replay` to say.
+    Whether its values are true is for `replay` to decide.
 
     Raises
     ------
     UserError
         If it contradicts itself, is no record of a run, or is of a run that nobody else can repeat.
     """
-    spec, made = described(store.folder(id))
+    spec, versions = read_identity(store.folder(id))
     checked = read_spec(spec).model_dump(mode="json")
     started, _ = read_sealed(store.folder(id).path / "spec.json")
-    if run_id(checked, str(started["digest"]), made) != id:
+    if run_id(checked, str(started["digest"]), versions) != id:
         raise UserError("its spec is not written as this version writes it")
     if (checked.get("data") or {}).get("path") is not None:
         raise UserError("its data come from a file of the submitter, so nobody else can repeat it")
@@ -128,5 +158,5 @@ def checked_record(store: Store, id: str) -> RunRecord:
         why = f": {record.reason}" if record.reason else ""
         raise UserError(f"it is {record.status}{why}; only runs that ended count")
     if record.status == "done" and (not rounds or rounds[-1] != checked["rounds"]):
-        raise UserError(f"it is said to be finished, and its last evaluation is of round {rounds[-1:]}")
+        raise UserError(f"it is marked as finished, but its last evaluation is of round {rounds[-1:]}")
     return record

@@ -23,7 +23,7 @@ from harness.executors.records import Unrepeatable, repeatable
 from harness.simulation.build import Execution
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
-from harness.storage.outcomes import computed
+from harness.storage.outcomes import computed_fields
 from harness.storage.run_files import PREDICTIONS
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed
@@ -97,9 +97,9 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     execution = _execution(recorded, spec, device)
     save = [PREDICTIONS] if recorded.has(PREDICTIONS) else []
     with torch_threads(execution.threads), TemporaryDirectory() as folder:
-        ended = run_one(spec, Path(folder), execution, save=save)
-        if ended.status != "done":
-            why = f"repeated, it ends as {ended.status}: {ended.reason}"
+        outcome = run_one(spec, Path(folder), execution, save=save)
+        if outcome.status != "done":
+            why = f"repeated, it ends as {outcome.status}: {outcome.reason}"
             return Replay(id, "different", math.inf, why)
         frame = differences(values(recorded), values(Store(Path(folder)).folder(id)))
     if frame.empty:
@@ -108,14 +108,14 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     sentence = f"{place}: {_short(then)}, repeated {_short(now)}"
     if largest <= tolerance:
         return Replay(id, "within tolerance", largest, sentence)
-    elsewhere = _elsewhere(recorded.end(), device)
+    elsewhere = _machine_differences(recorded.end(), device)
     return Replay(id, "different", largest, f"{sentence}{elsewhere and f' (made with {elsewhere})'}")
 
 
 def _execution(recorded: RunFolder, spec: RunSpec, device: str) -> Execution:
-    """Return how a run was computed, as far as its record says something that is possible here.
+    """Return the recorded execution of a run, as far as this machine allows it.
 
-    Records that do not say whether they have the figures of private data are of versions that always wrote them.
+    Records that do not say whether they have the values of private data are of versions that always wrote them.
     """
     timing = recorded.end().get("timing", {})
     mode, threads = timing.get("vectorize"), timing.get("threads")
@@ -131,8 +131,8 @@ def _execution(recorded: RunFolder, spec: RunSpec, device: str) -> Execution:
     return replace(execution, diagnostics=diagnostics, noise_code=recorded.code or NONE)
 
 
-def _elsewhere(final: Mapping[str, Any], device: str) -> str:
-    """Return in what the machine and libraries of a run differ from those here; empty if in nothing."""
+def _machine_differences(final: Mapping[str, Any], device: str) -> str:
+    """Return the differences of a run's machine and libraries from those here; empty without any."""
     here, timing = {**versions(), **machine(), "device": device}, final.get("timing", {})
     differing = [name for name in PLACES if name in timing and timing[name] != here.get(name)]
     return ", ".join(f"{name} {timing[name]}, here {here.get(name)}" for name in differing)
@@ -142,9 +142,9 @@ def values(folder: RunFolder) -> pd.Series[Any]:
     """Return what was computed of a finished run, by files and places in them."""
     began, _ = read_sealed(folder.path / "spec.json")
     files: dict[str, Any] = {
-        "done.json": computed(folder.end()),
+        "done.json": computed_fields(folder.end()),
         "spec.json": {name: began[name] for name in ("held", "tested") if name in began},
-        "rounds.jsonl": [computed(line) for line in folder.rounds()],
+        "rounds.jsonl": [computed_fields(line) for line in folder.rounds()],
     }
     if folder.has(PREDICTIONS):
         table = pd.read_csv(folder.path / PREDICTIONS, dtype=str, keep_default_na=False)
@@ -170,7 +170,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFrame:
-    """Return the places where two runs differ, with both values and their `difference`, the largest first.
+    """Return the places where two runs or rows differ, with both values and their `difference`, the largest first.
 
     Diagnostics are rounded when they are recorded: of their difference counts what rounding does not explain, and
     at least `ROUNDED`.
@@ -187,15 +187,15 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
         }
     )
     sizes = pd.Series(map(difference, frame["recorded"], frame["repeated"]), dtype=float)
-    rounded = frame["place"].str.contains(" diagnostics ") & (sizes > 0)
+    rounded = frame["place"].str.contains(r"\bdiagnostics ") & (sizes > 0)
     frame["difference"] = sizes.where(~rounded, (sizes - ROUNDING).clip(lower=ROUNDED))
     return frame[frame["difference"] > 0].sort_values("difference", ascending=False, kind="stable")
 
 
 def difference(a: Any, b: Any) -> float:
-    """Return the difference of two values: |a - b| / max(1, |a|, |b|) of figures.
+    """Return the difference of two values: |a - b| / max(1, |a|, |b|) of numbers.
 
-    It is absolute for figures up to one, and relative above. Whole numbers are counts: unequal ones, and all else
+    It is absolute for numbers up to one, and relative above. Whole numbers are counts: unequal ones, and all else
     that is not equal, differ by infinity.
     """
     types = {type(a), type(b)}
@@ -205,7 +205,7 @@ def difference(a: Any, b: Any) -> float:
         return math.inf
     try:
         apart = abs(a - b) / max(1.0, abs(a), abs(b))
-    except OverflowError:  # a whole number that no figure can be
+    except OverflowError:  # a whole number that no float can be
         return math.inf
     if math.isnan(a) and math.isnan(b):
         return 0.0
@@ -228,5 +228,5 @@ def caught(runs: int, forged: int, sample: int) -> float:
 
     1 - C(R - F, N) / C(R, N) for R runs, F forged ones and a sample of N.
     """
-    drawn = min(sample, runs)
-    return 1 - math.comb(runs - forged, drawn) / math.comb(runs, drawn)
+    size = min(sample, runs)
+    return 1 - math.comb(runs - forged, size) / math.comb(runs, size)

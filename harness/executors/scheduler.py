@@ -133,10 +133,13 @@ def check_locks(root: Path, *, alone: bool) -> None:
     """Refuse several workers in a folder without file locks, where two of them could carry out one run."""
     if has_locks(root):
         return
-    told = f"{root} is on a file system without file locks, so two processes could carry out one run and damage it"
+    problem = (
+        f"{root} is on a file system without file locks, so two processes could carry out one run "
+        "and damage it"
+    )
     if not alone:
-        raise UserError(f"{told}; use another folder, or --jobs 1 and one command at a time")
-    log.warning("%s; give no second command while this one works there", told)
+        raise UserError(f"{problem}; use another folder, or --jobs 1 and one command at a time")
+    log.warning("%s; give no second command while this one works there", problem)
 
 
 def choose(executor: str | None, jobs: int | None, address: str | None, runs: int) -> str:
@@ -177,13 +180,13 @@ def _workers(
     if address is not None:
         return Cluster(address, size, root, execution, retry)
     count = size or min(cores(), len(specs))
-    return Processes(count, root, _shared(execution, count), retry)
+    return Processes(count, root, _share_of_memory(execution, count), retry)
 
 
-def _shared(execution: Execution, workers: int) -> Execution:
+def _share_of_memory(execution: Execution, workers: int) -> Execution:
     """Return execution options with a worker's share of the memory that is left."""
-    left = room()
-    return execution if left is None else replace(execution, memory=left.bytes // workers)
+    memory = room()
+    return execution if memory is None else replace(execution, memory=memory.bytes // workers)
 
 
 def _distribute(
@@ -243,9 +246,9 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
         workers if len(groups) == 1 else 1
     )  # as many pieces for every worker, if there is nothing else to do
 
-    def parted(items: Sequence[T], width: int) -> list[Sequence[T]]:
-        count = -(-len(items) // (most // width))
-        return chunks(items, min(len(items), -(-count // even) * even))
+    def part_numbers(items: Sequence[T], width: int) -> list[Sequence[T]]:
+        number = -(-len(items) // (most // width))
+        return chunks(items, min(len(items), -(-number // even) * even))
 
     pieces: list[Unit] = []
     for group in groups.values():
@@ -254,8 +257,10 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
             seeds.setdefault(specs[number].seed, []).append(number)
         largest = max(map(len, seeds.values()))
         if largest <= most:
-            own: list[Unit] = [[*chain.from_iterable(some)] for some in parted(list(seeds.values()), largest)]
+            batches: list[Unit] = [
+                [*chain.from_iterable(some)] for some in part_numbers(list(seeds.values()), largest)
+            ]
         else:
-            own = [some for one in seeds.values() for some in parted(one, 1)]
-        pieces += sorted(own, key=len, reverse=True)
+            batches = [some for numbers in seeds.values() for some in part_numbers(numbers, 1)]
+        pieces += sorted(batches, key=len, reverse=True)
     return pieces

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DataError
-from harness.config.recorded import run_id, versions
+from harness.config.recorded import check_current, run_id, versions
 from harness.config.run import RunSpec, read_spec
 from harness.config.searches import Search, runs_of, searches, step_sizes
 from harness.config.suite import Suite
@@ -22,7 +22,7 @@ from harness.core.registry import UserError, counted, unknown
 from harness.executors import cores
 from harness.executors.scheduler import Outcome, choose, run_all
 from harness.executors.tuning.search import report_of, tune_all
-from harness.metrics import written_down
+from harness.metrics import plugin_metrics
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.plan import affordable, vetted
@@ -90,8 +90,8 @@ class Work:
                 follower.finished(outcome)
                 if self.callbacks:
                     record = store.record(outcome.id, runs[outcome.id].model_dump(mode="json"), title)
-                    for one in self.callbacks:
-                        one.on_run_end(record)
+                    for callback in self.callbacks:
+                        callback.on_run_end(record)
 
             run_all(
                 list(runs.values()),
@@ -134,22 +134,28 @@ def run_suite(
     UserError
         If the suite cannot be carried out as asked; then nothing has been run.
     """
-    algorithms = {cell.spec.algorithm["name"] for cell in suite.cells if cell.spec}
+    algorithms = {
+        combination.spec.algorithm["name"] for combination in suite.combinations if combination.spec
+    }
     if suite.report.baseline is not None and suite.report.baseline not in algorithms:
         raise unknown("baseline", suite.report.baseline, algorithms)
-    executor = choose(work.executor, work.jobs, work.address, len(suite.cells))
-    with work.busy(f"checking {len(suite.cells)} combinations"):
-        cells: Sequence[Combination] = vetted(suite.cells)
+    executor = choose(work.executor, work.jobs, work.address, len(suite.combinations))
+    with work.busy(f"checking {len(suite.combinations)} combinations"):
+        combinations: Sequence[Combination] = vetted(suite.combinations)
     workers = work.jobs or (1 if executor == "serial" else cores())
     store = Store(work.root).open()
-    cells = within_limit(cells, suite.tune, limit_hours, trim, workers, work)
+    combinations = within_limit(combinations, suite.tune, limit_hours, trim, workers, work)
     tuning: dict[str, Any] = {}
     if suite.tune is not None:
-        cells, tuning = _tuned(suite, suite.tune, cells, work)
-    listed = [in_suite(cell) for cell in cells]
-    store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": listed})
-    runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
-    skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
+        combinations, tuning = _tune(suite, suite.tune, combinations, work)
+    entries = [in_suite(combination) for combination in combinations]
+    store.write_suite(suite.name, {**_suite_fields(suite, command), **tuning, "cells": entries})
+    runs = {
+        str(entry["id"]): combination.spec
+        for entry, combination in zip(entries, combinations, strict=True)
+        if combination.spec
+    }
+    skipped, profile = len(combinations) - len(runs), f" ({suite.profile})" if suite.profile else ""
     work.say(
         f"suite {suite.name}{profile}: {counted(len(runs), 'run')}, {counted(skipped, 'combination')} skipped"
     )
@@ -159,9 +165,9 @@ def run_suite(
     return ends
 
 
-def _described(suite: Suite, command: str | None) -> dict[str, Any]:
+def _suite_fields(suite: Suite, command: str | None) -> dict[str, Any]:
     """Return what ``suite.json`` keeps of a suite besides its runs."""
-    plugged = written_down()
+    plugged = plugin_metrics()
     report = {
         **suite.report.stored(),
         **({"metrics": plugged} if plugged else {}),
@@ -191,25 +197,25 @@ def recorded_runs(
     left : dict
         Ids of those that cannot be made again under their id, and why.
     """
-    found: dict[str, dict[str, RunSpec]] = {}
-    left: dict[str, str] = {}
-    for name, _, cell in store.cells(suite):
-        id = cell["id"]
+    runs: dict[str, dict[str, RunSpec]] = {}
+    skipped: dict[str, str] = {}
+    for name, _, entry in store.cells(suite):
+        id = entry["id"]
         if id is None:
             continue
-        kept = store.contents(cell)
-        if kept.status not in statuses:
+        contents = store.contents(entry)
+        if contents.status not in statuses:
             continue
         try:
-            spec = read_spec(kept.started.get("spec", UNKNOWN_SPEC))
+            spec = read_spec(contents.started.get("spec", UNKNOWN_SPEC))
             if identify(spec) != id:
-                left[id] = "it was made by another version of the code, the data or a plugin"
+                skipped[id] = "it was made by another version of the code, the data or a plugin"
                 continue
         except (UserError, DataError) as error:
-            left[id] = str(error)
+            skipped[id] = str(error)
             continue
-        found.setdefault(name, {})[id] = spec
-    return found, left
+        runs.setdefault(name, {})[id] = spec
+    return runs, skipped
 
 
 def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[str]]:
@@ -225,7 +231,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     Returns
     -------
     ends : Counter
-        How many ended in which way; ``left`` are those that cannot be made again here, and searches.
+        How many ended in which way; ``skipped`` are those that cannot be made again here, and searches.
     suites : list of str
         Suites whose runs were made.
 
@@ -240,23 +246,23 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     if suite is not None and not (work.root / suite / "suite.json").exists():
         raise UserError(f"{work.root} holds no runs of suite {suite}")
     statuses = ("failed", "stopped") if work.retry else ("interrupted", "missing", "damaged")
-    found, left = recorded_runs(store, suite, statuses)
-    for id, why in left.items():
-        work.say(f"run {id} is left as it is: {why}")
-    ends: Counter[str] = Counter({"left": len(left)} if left else {})
+    runs_by_suite, skipped = recorded_runs(store, suite, statuses)
+    for id, why in skipped.items():
+        work.say(f"run {id} is skipped: {why}")
+    ends: Counter[str] = Counter({"left": len(skipped)} if skipped else {})
     for path in sorted(work.root.glob(f"*{SEARCH}/suite.json")):
         name = read_suite(path)[0].get("searches_for")
         if name is not None and not (work.root / name / "suite.json").exists():
-            work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
+            work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
             ends["left"] += 1
-    for name, runs in found.items():
+    for name, runs in runs_by_suite.items():
         work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")
         ends += work.carry_out(name or "runs", runs)
-    return ends, [name for name in found if name]
+    return ends, [name for name in runs_by_suite if name]
 
 
 def within_limit(
-    cells: Sequence[Combination],
+    combinations: Sequence[Combination],
     tune: TuneSpec | None,
     hours: float | None,
     trim: bool,
@@ -267,7 +273,7 @@ def within_limit(
 
     Parameters
     ----------
-    cells, tune : sequence of Combination, TuneSpec or None
+    combinations, tune : sequence of Combination, TuneSpec or None
         The combinations, and how their settings are searched.
     hours : float or None
         The limit, if there is one.
@@ -286,21 +292,24 @@ def within_limit(
     if hours is None:
         if trim:
             raise UserError("--trim needs --limit-hours")
-        return cells
+        return combinations
     if not 0 < hours < math.inf:
         raise UserError(f"--limit-hours: a number above 0, given {hours:g}")
     ended: set[str] = set()
     if work is not None:
         final = ("done",) if work.retry else ("done", "failed", "stopped")
-        store, ids = Store(work.root), {identify(cell.spec) for cell in cells if cell.spec}
+        store, ids = (
+            Store(work.root),
+            {identify(combination.spec) for combination in combinations if combination.spec},
+        )
         ended = {id for id in ids if store.folder(id).status in final}
-    fit = vetted(cells)
+    fit = vetted(combinations)
     execution = None if work is None else work.execution
     return affordable(fit, hours, jobs, ended, trim, execution, runs_of(fit, tune))
 
 
-def _tuned(
-    suite: Suite, tune: TuneSpec, cells: Sequence[Combination], work: Work
+def _tune(
+    suite: Suite, tune: TuneSpec, combinations: Sequence[Combination], work: Work
 ) -> tuple[list[Combination], dict[str, Any]]:
     """Search for the settings of a suite's combinations.
 
@@ -308,61 +317,63 @@ def _tuned(
 
     Returns
     -------
-    cells : list of Combination
+    combinations : list of Combination
         With the chosen settings; combinations without a usable setting are skipped.
     tuning : dict
         What ``suite.json`` keeps.
     """
-    name, found, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
+    name, tried, store = f"{suite.name}{SEARCH}", searches(combinations, tune), Store(work.root)
     _check_name(name, suite, work.root)
     sizes = " + ".join(map(str, tune.sizes()))
     work.say(
-        f"tuning {suite.name}: {counted(len(found), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
+        f"tuning {suite.name}: {counted(len(tried), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
     )
-    if missed := _untuned(found):
+    if missed := _untuned_algorithms(tried):
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
     report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
     title = f"The search of {suite.name}"
     content = {"suite": name, "profile": suite.profile, "title": title, "report": report}
-    listed: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
 
     def start(specs: Sequence[RunSpec]) -> None:
-        fresh = {str(one["id"]): one for one in (in_suite(Combination({}, spec)) for spec in specs)}
-        listed.update(fresh)
-        store.write_suite(name, {**content, "searches_for": suite.name, "cells": list(listed.values())})
+        fresh = {str(entry["id"]): entry for entry in (in_suite(Combination({}, spec)) for spec in specs)}
+        entries.update(fresh)
+        store.write_suite(name, {**content, "searches_for": suite.name, "cells": list(entries.values())})
         if work.carry_out(f"tuning {suite.name}", dict(zip(fresh, specs, strict=True)))["running"]:
             raise UserError(
                 "runs of the search are in another process; repeat the command when they are done"
             )
 
-    tune_all(found, tune, store, start)
-    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(found, tune)}}
-    return _chosen(cells, found, tune), tuning
+    tune_all(tried, tune, store, start)
+    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(tried, tune)}}
+    return _with_chosen_settings(combinations, tried, tune), tuning
 
 
 def _check_name(name: str, suite: Suite, root: Path) -> None:
     """Raise UserError if another suite has the name of a suite's search."""
-    taken = root / name / "suite.json"
-    if taken.exists() and read_suite(taken)[0].get("searches_for") != suite.name:
+    existing = root / name / "suite.json"
+    if existing.exists() and read_suite(existing)[0].get("searches_for") != suite.name:
         raise UserError(
             f"suite {suite.name}: its search is called {name}, and {root} holds another suite of that name; "
             "give --name, or another --out"
         )
 
 
-def _chosen(cells: Sequence[Combination], found: Sequence[Search], tune: TuneSpec) -> list[Combination]:
+def _with_chosen_settings(
+    combinations: Sequence[Combination], results: Sequence[Search], tune: TuneSpec
+) -> list[Combination]:
     """Return combinations with the settings that searches have chosen."""
     chosen: dict[int, Combination] = {}
-    for number, search in enumerate(found):
-        for cell, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
-            chosen[id(cell)] = replace(cell, search=number, **fields)
-    return [chosen.get(id(cell), cell) for cell in cells]
+    for number, search in enumerate(results):
+        for combination, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
+            chosen[id(combination)] = replace(combination, search=number, **fields)
+    return [chosen.get(id(combination), combination) for combination in combinations]
 
 
-def _untuned(found: Sequence[Search]) -> list[str]:
+def _untuned_algorithms(results: Sequence[Search]) -> list[str]:
     """Return the algorithms that have step sizes which are not searched, with these."""
     missed: dict[str, list[str]] = {}
-    for search in found:
+    for search in results:
         spec = search.cells[0].spec
         assert spec is not None
         names = [name.partition(".")[2] for name in step_sizes(spec) if name not in search.paths]
@@ -371,17 +382,18 @@ def _untuned(found: Sequence[Search]) -> list[str]:
     return [f"{name} {' '.join(names)}" for name, names in sorted(missed.items())]
 
 
-def in_suite(cell: Combination) -> dict[str, Any]:
+def in_suite(combination: Combination) -> dict[str, Any]:
     """Return what a suite records of a combination.
 
     Of a skipped one too: with the defaults, data and versions of the others its row stands among theirs.
     """
-    parts = cell.parts
+    parts = combination.parts
     spec = parts.model_dump(mode="json")
-    searched = {} if cell.search is None else {"search": cell.search}
+    check_current(spec)
+    searched = {} if combination.search is None else {"search": combination.search}
     code = versions(spec)
-    content = {"id": None, "spec": spec, "reason": cell.reason, "versions": code, **searched}
-    if cell.spec is None:
+    content = {"id": None, "spec": spec, "reason": combination.reason, "versions": code, **searched}
+    if combination.spec is None:
         with suppress(UserError, DataError):
             content["digest"] = data_digest(parts)
         return content

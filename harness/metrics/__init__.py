@@ -24,9 +24,9 @@ from harness.metrics.registry import (
     described,
     evaluate,
     metric,
-    parted,
+    plugin_metrics,
     recall,
-    written_down,
+    split_measure,
 )
 
 __all__ = [
@@ -43,9 +43,9 @@ __all__ = [
     "described",
     "evaluate",
     "metric",
-    "parted",
+    "plugin_metrics",
     "read_predictions",
     "recall",
+    "split_measure",
     "write_predictions",
-    "written_down",
 ]

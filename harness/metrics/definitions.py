@@ -25,8 +25,8 @@ def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
     """Return P(y_pred = 1 | group[, y_true = label]), ``(G,)``; None without groups or beyond two classes."""
     if p.group is None or not p.binary:
         return None
-    given = p.outcomes.sum(1) if label is None else p.outcomes[:, label]
-    return hit_rates(given[:, 1], given.sum(1))
+    counts = p.outcomes.sum(1) if label is None else p.outcomes[:, label]
+    return hit_rates(counts[:, 1], counts.sum(1))
 
 
 def _group_accuracies(p: Predictions) -> Floats:
@@ -117,9 +117,11 @@ def auroc(p: Predictions) -> float | None:
     The rank statistic P(score of a positive > of a negative) + P(equal) / 2; the mean is over the classes
     that occur. None if a score is NaN, which has no rank.
     """
-    each = [p.ranking] if p.binary else [ranking(p.score[:, k], p.y_true == k) for k in range(len(p.classes))]
-    known = [one.auroc() for one in each if one is not None]
-    return _mean(np.concatenate(known)) if len(known) == len(each) else None
+    rankings = (
+        [p.ranking] if p.binary else [ranking(p.score[:, k], p.y_true == k) for k in range(len(p.classes))]
+    )
+    values = [class_ranking.auroc() for class_ranking in rankings if class_ranking is not None]
+    return _mean(np.concatenate(values)) if len(values) == len(rankings) else None
 
 
 @metric("max", ".4f", "probability, 0 to 1", ranks=True)
@@ -148,8 +150,8 @@ def worst_auroc(p: Predictions) -> float | None:
     """Lowest AUROC of a client with at least 5 test samples of both classes (two-class tasks)."""
     if not p.binary or p.client_aurocs is None:
         return None
-    found = p.client_aurocs[np.minimum(p.positives, p.sizes - p.positives) >= LEAST // 2]
-    return float(found.min()) if len(found) else None
+    eligible = p.client_aurocs[np.minimum(p.positives, p.sizes - p.positives) >= LEAST // 2]
+    return float(eligible.min()) if len(eligible) else None
 
 
 @metric("max", ".4f", "share, 0 to 1", ranks=True)
@@ -297,12 +299,12 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
         columns["mae"] = hit_rates(np.bincount(p.client, weights=p.distance, minlength=size), n)
     if p.loss is not None:
         columns["loss"] = hit_rates(np.bincount(p.client, weights=p.loss, minlength=size), n)
-    held = np.flatnonzero(n)
-    rows = {name: values[held].tolist() for name, values in columns.items()}
+    present = np.flatnonzero(n)
+    rows = {name: values[present].tolist() for name, values in columns.items()}
     finite = {
         name: [value if math.isfinite(value) else None for value in values] for name, values in rows.items()
     }
-    return {"client": [names[number] for number in held.tolist()], **finite}
+    return {"client": [names[number] for number in present.tolist()], **finite}
 
 
 def consensus_distance(rows: Tensor) -> float:

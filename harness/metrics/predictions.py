@@ -86,8 +86,8 @@ class Predictions:
     @property
     def distance(self) -> Floats:
         """Absolute error of each predicted number, ``(n,)``."""
-        found: Floats = np.abs(self.score - self.y_true)
-        return found
+        distances: Floats = np.abs(self.score - self.y_true)
+        return distances
 
     @cached_property
     def hit(self) -> Bools:

@@ -13,7 +13,7 @@ Bools = NDArray[np.bool_]
 
 
 class Ranking(NamedTuple):
-    """Samples in the order of their scores; sorting is expensive, so that all figures of ranks share one.
+    """Samples in the order of their scores; sorting is expensive, so that all measures of ranks share one.
 
     Attributes
     ----------
@@ -54,17 +54,17 @@ def aurocs(score: Floats, positive: Bools, sizes: Ints) -> Floats:
     positives, which is what they win among themselves: all in integers.
     """
     begins = np.cumsum(sizes) - sizes
-    held = sizes > 0
+    nonempty = sizes > 0
     new = np.empty(len(score), np.bool_)  # whether a tie begins
     np.not_equal(score[1:], score[:-1], out=new[1:])
-    new[begins[held]] = True
+    new[begins[nonempty]] = True
     below = np.flatnonzero(new)
     length = np.diff(below, append=len(score))
     both = np.repeat(2 * below + length, length)
     both *= positive
     sums, number = np.zeros_like(sizes), np.zeros_like(sizes)
-    sums[held] = np.add.reduceat(both, begins[held])
-    number[held] = np.add.reduceat(positive, begins[held], dtype=np.int64)
+    sums[nonempty] = np.add.reduceat(both, begins[nonempty])
+    number[nonempty] = np.add.reduceat(positive, begins[nonempty], dtype=np.int64)
     twice = sums - 2 * begins * number - number**2
     return hit_rates(twice / 2, number * (sizes - number))
 

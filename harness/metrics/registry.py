@@ -65,15 +65,15 @@ ELSEWHERE = {
 
 def described(measure: str) -> Metric | None:
     """Return the metric behind a measure; ``selection_accuracy`` is accuracy on the selection samples."""
-    prefix, name = parted(measure)
+    prefix, name = split_measure(measure)
     elsewhere = METRICS.get(name) if prefix else None
     return METRICS.get(measure) or elsewhere or RECALLED.get(measure) or ATTACKED.get(measure)
 
 
-def parted(measure: str) -> tuple[str, str]:
+def split_measure(measure: str) -> tuple[str, str]:
     """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `ELSEWHERE`."""
-    known = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
-    return known.get(measure, ("", measure))
+    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
+    return parts.get(measure, ("", measure))
 
 
 def better_is_higher(measure: str) -> bool:
@@ -82,14 +82,14 @@ def better_is_higher(measure: str) -> bool:
     return metric is not None and metric.direction == "max"
 
 
-def recall(written: Mapping[str, Mapping[str, str]]) -> None:
-    """Register metrics from `written_down`, so that tables can be made without the plugin that defined them."""
-    for name, about in written.items():
+def recall(metrics: Mapping[str, Mapping[str, str]]) -> None:
+    """Register metrics from `plugin_metrics`, so that tables can be made without the plugin that defined them."""
+    for name, about in metrics.items():
         direction: Direction = "max" if about["direction"] == "max" else "min"
         RECALLED[name] = Metric(name, direction, about["format"], about["description"], lambda _: None)
 
 
-def written_down() -> dict[str, dict[str, str]]:
+def plugin_metrics() -> dict[str, dict[str, str]]:
     """Return direction, format and description of the metrics of plugins."""
     return {
         name: {"direction": m.direction, "format": m.format, "description": m.description}

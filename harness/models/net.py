@@ -15,7 +15,7 @@ Initializer = Literal["default", "xavier", "kaiming", "own"]
 
 
 def dense(module: nn.Module) -> bool:
-    """Whether a module is dense algebra, which vectorizes over clients; on a CPU others are faster in a loop."""
+    """Return whether a module is dense algebra, which is fast when vectorized over clients on a CPU."""
     return loops_of(module) is None and not any(
         isinstance(layer, nn.Conv2d | nn.Embedding) for layer in module.modules()
     )
@@ -77,13 +77,15 @@ def encoder(net: Net, latent: int) -> Encoder:
         raise UserError(f"latent must be at least 1, given {latent}")
     with torch.random.fork_rng(devices=[]):
         layer = type(net.head)(net.embedding_size, 2 * latent)
-        made = Encoder(nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer)
+        extended = Encoder(
+            nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer
+        )
     start = start_of(net)
     if start is not None:  # what is appended starts by rule
-        length, appended = Ravel(net.extractor).size, Ravel(nn.Sequential(layer, made.head))
-        set_start(made, lambda g: torch.cat([start(g)[:length], appended.init(g)]))
-    compute_in(getattr(net.head, "computes", None), made)
-    return made
+        length, appended = Ravel(net.extractor).size, Ravel(nn.Sequential(layer, extended.head))
+        set_start(extended, lambda g: torch.cat([start(g)[:length], appended.init(g)]))
+    compute_in(getattr(net.head, "computes", None), extended)
+    return extended
 
 
 def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
@@ -93,5 +95,5 @@ def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
 
 
 def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
-    """Whether a net computes in this type."""
+    """Return whether a net computes in this type."""
     return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())

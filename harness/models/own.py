@@ -29,9 +29,7 @@ from harness.models.net import Net
 SAMPLES = 3  # in a batch on which a module is tried
 
 
-def adapted(
-    where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int
-) -> nn.Module:
+def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return what a user's function constructs, as a `Net` if it has a head, to start as constructed.
 
     The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for.
@@ -51,37 +49,37 @@ def adapted(
         raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
     if why := _obstacle(module):
         raise UserError(f"{where} {why}")
-    tried, batch = _shaken(module), _batch(shape, outputs)
+    tried, batch = _shake(module), _batch(shape, outputs)
     _try(where, tried, batch, outputs)
     if (why := _loops(where, tried, batch)) is not None:
         take_in_loops(module, why)
     names = tuple(name for name, _ in module.named_parameters())
     if not isinstance(module, Net):
-        found = _head(tried, batch, outputs)
-        if found is None:
-            set_start(module, partial(_constructed, construct, names))
+        head_name = _head(tried, batch, outputs)
+        if head_name is None:
+            set_start(module, partial(_constructed_start, construct, names))
             return module
-        own = tuple(name for name in names if name.rpartition(".")[0] == found)
-        names = (*(name for name in names if name not in own), *own)
-        head, before = _divided(module, found)
+        head_parameters = tuple(name for name in names if name.rpartition(".")[0] == head_name)
+        names = (*(name for name in names if name not in head_parameters), *head_parameters)
+        head, before = _divide(module, head_name)
         module = Net(before, head.in_features, outputs, "own")
         module.head = head
     if module.initializer == "own":
-        set_start(module, partial(_constructed, construct, names))
+        set_start(module, partial(_constructed_start, construct, names))
     return module
 
 
-def _constructed(
+def _constructed_start(
     construct: Callable[[], nn.Module], names: Sequence[str], generator: torch.Generator
 ) -> Tensor:
     """Return parameters in the order of their names, as a constructor draws them."""
     with rng.seeded(int(torch.randint(2**32, (), generator=generator))):
-        drawn = dict(construct().named_parameters())
-    return torch.cat([drawn[name].detach().flatten() for name in names])
+        parameters = dict(construct().named_parameters())
+    return torch.cat([parameters[name].detach().flatten() for name in names])
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Return what keeps a module from being trained in a federation, as far as its layers tell."""
+    """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
         if isinstance(layer, _BatchNorm):
@@ -115,7 +113,7 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _shaken(module: nn.Module) -> nn.Module:
+def _shake(module: nn.Module) -> nn.Module:
     """Return a copy with other parameters: zeros at the start would hide what a layer does."""
     copy, generator = deepcopy(module), torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -136,21 +134,21 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
     """Raise UserError unless outputs have the right shape, and each is a function of its sample alone."""
     try:
         with torch.no_grad():
-            found, again = module(batch), module(batch)
+            result, again = module(batch), module(batch)
             alone = [module(batch[place : place + 1]) for place in range(SAMPLES)]
     except Exception as error:  # a user's module may raise anything
         raise UserError(f"{where} on inputs {tuple(batch.shape)}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Tensor) or found.shape != (SAMPLES, outputs):
-        given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(result, Tensor) or result.shape != (SAMPLES, outputs):
+        description = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise UserError(
-            f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {given}"
+            f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {description}"
         )
-    if not torch.equal(found, again):
+    if not torch.equal(result, again):
         raise UserError(
             f"{where} forward draws random numbers, as dropout does, or changes the module; the harness repeats "
             "computations, so equal inputs must give equal outputs"
         )
-    if not _close(found, torch.cat(alone)):
+    if not _close(result, torch.cat(alone)):
         raise UserError(
             f"{where} the output for a sample depends on the others of its batch, as under batch normalization, "
             "and privacy could not bound what a sample contributes; use GroupNorm or LayerNorm"
@@ -170,25 +168,25 @@ def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
     slope = torch.func.grad(lambda x, one: ravel(x, one.unsqueeze(0)).square().sum())
     points = torch.stack([x, x.flip(0)])
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
-            found = torch.func.vmap(slope, randomness="error")(points, batch[:2])
+            vectorized = torch.func.vmap(slope, randomness="error")(points, batch[:2])
     except Exception as error:  # of torch, for operations that it cannot vectorize
         raise UserError(
             f"{where} torch.func.vmap cannot vectorize forward, as the harness does over clients and samples: "
             f"{str(error).split('. ')[0]}; avoid branches on values and changes in place"
         ) from error
     plain = torch.stack([slope(point, one) for point, one in zip(points, batch, strict=False)])
-    if not (_close(found, plain) and _right(ClientExecutor("loop", singly=True), ravel, points, batch)):
+    if not (_close(vectorized, plain) and _agrees(ClientExecutor("loop", singly=True), ravel, points, batch)):
         raise UserError(
             f"{where} torch.func.vmap computes other gradients of forward than a loop does; use layers that it "
             "knows, for instance a loop over nn.GRUCell in place of nn.GRU"
         )
-    if not _right(ClientExecutor("loop"), ravel, points, batch):
+    if not _agrees(ClientExecutor("loop"), ravel, points, batch):
         return "samples"
-    if not _right(ClientExecutor("vmap"), ravel, points, batch):
+    if not _agrees(ClientExecutor("vmap"), ravel, points, batch):
         return "clients"
-    return "faster" if any("batching rule" in str(one.message) for one in told) else None
+    return "faster" if any("batching rule" in str(one.message) for one in caught_warnings) else None
 
 
 class _Some(NamedTuple):
@@ -198,8 +196,8 @@ class _Some(NamedTuple):
     weight: Tensor
 
 
-def _right(rows: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
-    """Whether gradients of clients, and clipped ones of their samples, are those of single samples.
+def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
+    """Return whether gradients of clients, and clipped ones of their samples, are those of single samples.
 
     As many clients as samples are tried, too: then torch cannot see that it takes the ones for the others.
     """
@@ -210,27 +208,27 @@ def _right(rows: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) ->
     for samples in (batch, batch[: len(points)]):
         some = _Some(samples.expand(len(points), *samples.shape), torch.ones(len(points), len(samples)))
         single = [
-            [torch.func.grad(loss)(point, _Some(one[None], torch.ones(1))) for one in samples]
+            [torch.func.grad(loss)(point, _Some(sample[None], torch.ones(1))) for sample in samples]
             for point in points
         ]
-        each = torch.stack([torch.stack(own) for own in single])
-        norms = each.norm(dim=-1, keepdim=True)
+        per_sample = torch.stack([torch.stack(client_gradients) for client_gradients in single])
+        norms = per_sample.norm(dim=-1, keepdim=True)
         limit = float(norms.median())
-        clipped = (each * (limit / norms.clamp(min=1e-30)).clamp(max=1)).sum(1)
+        clipped = (per_sample * (limit / norms.clamp(min=1e-30)).clamp(max=1)).sum(1)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message=".*batching rule")  # torch loops where it has none
-                (found,) = rows.gradient(loss, 1, [points], some)
-                (short,) = rows.clipped_sums(loss, 1, [points], some, norm=limit)
+                (gradients,) = executor.gradient(loss, 1, [points], some)
+                (short,) = executor.clipped_sums(loss, 1, [points], some, norm=limit)
         except Exception:  # of torch, for operations that it cannot vectorize
             return False
-        if not (_close(found, each.sum(1)) and _close(short, clipped)):
+        if not (_close(gradients, per_sample.sum(1)) and _close(short, clipped)):
             return False
     return True
 
 
-def _close(found: Tensor, wanted: Tensor) -> bool:
-    return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+def _close(values: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(values, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
 def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
@@ -240,11 +238,15 @@ def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
     if not named:
         return None
     name = "head" if "head" in layers else named[-1]
-    own = {id(parameter) for parameter in layers[name].parameters()}
-    uses = [one for _, one in module.named_parameters(remove_duplicate=False) if id(one) in own]
-    if not name or len(uses) > len(own):  # the module is the layer, or others share its parameters
+    ids = {id(parameter) for parameter in layers[name].parameters()}
+    uses = [
+        shared_parameter
+        for _, shared_parameter in module.named_parameters(remove_duplicate=False)
+        if id(shared_parameter) in ids
+    ]
+    if not name or len(uses) > len(ids):  # the module is the layer, or others share its parameters
         return None
-    head, before = _divided(deepcopy(module), name)
+    head, before = _divide(deepcopy(module), name)
     try:
         with torch.no_grad():
             features = before(batch)
@@ -254,7 +256,7 @@ def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
         return None
 
 
-def _divided(module: nn.Module, name: str) -> tuple[nn.Linear, nn.Module]:
+def _divide(module: nn.Module, name: str) -> tuple[nn.Linear, nn.Module]:
     """Take a linear layer out of a module."""
     owner, _, leaf = name.rpartition(".")
     head = module.get_submodule(name)

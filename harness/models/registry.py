@@ -12,7 +12,7 @@ from torch import nn
 
 from harness.core import rng
 from harness.core.registry import Registry, UserError, unknown
-from harness.models.own import adapted
+from harness.models.own import adapt
 
 Shape = tuple[int, ...]
 Make = Callable[..., nn.Module]
@@ -82,15 +82,12 @@ def names() -> list[str]:
     return list(MODELS)
 
 
-def describe() -> list[dict[str, str]]:
-    """Return name, summary, inputs and default settings of every model."""
-    rows = []
-    for name in names():
-        make, inputs = MODELS[name]
-        settings = ", ".join(f"{key}={default!r}" for key, default in _settings(make)[1].items())
-        summary = (inspect.getdoc(make) or name).splitlines()[0]
-        rows.append({"name": name, "summary": summary, "inputs": inputs, "settings": settings})
-    return rows
+def describe(name: str) -> dict[str, str]:
+    """Return summary, inputs and default settings of a model."""
+    make, inputs = MODELS[name]
+    settings = ", ".join(f"{key}={default!r}" for key, default in _settings(make)[1].items())
+    summary = (inspect.getdoc(make) or name).splitlines()[0]
+    return {"summary": summary, "inputs": inputs, "settings": settings}
 
 
 def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
@@ -139,7 +136,7 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
                 full = "allocate memory" in str(error)
                 why = "its parameters alone take more memory than is left" if full else str(error)[:100]
                 raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
-        return adapted(where, construct, shape, outputs)
+        return adapt(where, construct, shape, outputs)
 
 
 def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
@@ -176,9 +173,9 @@ def _checked(what: str, value: Any, hint: object, usual: object = 1) -> Any:
     """Return ``value`` if it fits the type of a setting, else raise."""
     kind = _kind(hint, usual)
     assert kind is not None
-    wanted, fits = kind
+    expected, fits = kind
     if not fits(value):
-        raise UserError(f"{what} must be {wanted}, not {value!r}")
+        raise UserError(f"{what} must be {expected}, not {value!r}")
     if hint is float:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
@@ -199,8 +196,8 @@ def _kind(hint: object, usual: object) -> tuple[str, Callable[[object], bool]] |
     if hint is int:
         return ("a positive integer", _is_count) if positive else ("an integer", lambda v: _is_number(v, int))
     if hint is float:
-        wanted = "a positive number" if positive else "a finite number"
-        return wanted, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
+        expected = "a positive number" if positive else "a finite number"
+        return expected, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
     return None
 
 

@@ -49,6 +49,65 @@ class Settings:
     own_p: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    """The squared surrogate of AUROC in x = (model, a, b) and y = (w,).
+
+    Attributes
+    ----------
+    ravel : Ravel
+        The model; the score is the sigmoid of its output.
+    p : Tensor
+        Share of positives: one number, or one per client, ``(C,)``, with the client in `Batch.group`.
+    """
+
+    ravel: Ravel
+    p: Tensor
+
+    def output(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Return the model's output, ``(B,)``."""
+        return self.ravel(x[: self.ravel.size], inputs).squeeze(-1)
+
+    def shares(self, batch: Batch) -> Tensor:
+        """Return the share of positives that holds for each sample, ``()`` or ``(B,)``."""
+        share = self.p.to(batch.x.device, batch.x.dtype)
+        return share if self.p.ndim == 0 else share[batch.group]
+
+    def slope(self, h: Tensor, batch: Batch) -> Tensor:
+        """Return half of each sample's contribution to the factor of w, given the scores h, ``(B,)``."""
+        return torch.where(batch.y == 1, -(1 - self.shares(batch)) * h, self.shares(batch) * h)
+
+    def errors(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the terms of the samples, ``(B,)``."""
+        h, q = sigmoid(self.output(x, batch.x)), self.shares(batch)
+        (a, b), w = x[self.ravel.size :], y[0]
+        spread = torch.where(batch.y == 1, (1 - q) * (h - a) ** 2, q * (h - b) ** 2)
+        return spread + 2 * (1 + w) * self.slope(h, batch) - q * (1 - q) * w**2
+
+    def loss(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the weighted mean of the samples' terms."""
+        return weighted_mean(self.errors(x, y, batch), batch.weight)
+
+    def measure(self, point: dict[str, Tensor], data: Batch) -> dict[str, float]:
+        """Return ``Phi`` and the norm of its gradient; clients have equal weights, as in the algorithms."""
+        x = point["x"].detach().requires_grad_()
+        weight = data.weight / data.weight.sum(-1, keepdim=True).clamp(min=1) / len(data.weight)
+        flat = Batch(*(part.flatten(0, 1) for part in (*data[:3], weight)))
+        chunks = [Batch(*parts) for parts in zip(*(part.split(CHUNK) for part in flat), strict=True)]
+        tilt = curvature = value = torch.zeros((), dtype=x.dtype, device=x.device)
+        with torch.no_grad():
+            for chunk in chunks:
+                q, h = self.shares(chunk), sigmoid(self.output(x, chunk.x))
+                tilt = tilt + (chunk.weight * self.slope(h, chunk)).sum()
+                curvature = curvature + (chunk.weight * q * (1 - q)).sum()
+            best = (tilt / curvature.clamp(min=1e-12)).reshape(1)
+        gradient = torch.zeros_like(x)
+        for chunk in chunks:  # in chunks to bound the memory of activations
+            part = (chunk.weight * self.errors(x, best, chunk)).sum()
+            value, gradient = value + part.detach(), gradient + torch.autograd.grad(part, x)[0]
+        return {"loss": float(value), "stationarity": float(gradient.norm())}
+
+
 def auroc(module: nn.Module, p: Tensor) -> Problem:
     """Return the problem of ranking positives above negatives by a module's outputs ``(B, 1)``.
 
@@ -60,53 +119,15 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         Share of positives: one number, or one per client, ``(C,)``, with the client in `Batch.group`.
     """
     ravel = Ravel(module)
-
-    def score(x: Tensor, inputs: Tensor) -> Tensor:
-        return sigmoid(ravel(x[: ravel.size], inputs).squeeze(-1))
-
-    def shares(batch: Batch) -> Tensor:
-        share = p.to(batch.x.device, batch.x.dtype)
-        return share if p.ndim == 0 else share[batch.group]
-
-    def slope(h: Tensor, batch: Batch) -> Tensor:
-        """Return half of a sample's contribution to the factor of w."""
-        return torch.where(batch.y == 1, -(1 - shares(batch)) * h, shares(batch) * h)
-
-    def errors(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        h, q, (a, b), w = score(x, batch.x), shares(batch), x[ravel.size :], y[0]
-        spread = torch.where(batch.y == 1, (1 - q) * (h - a) ** 2, q * (h - b) ** 2)
-        return spread + 2 * (1 + w) * slope(h, batch) - q * (1 - q) * w**2
-
-    def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        return weighted_mean(errors(x, y, batch), batch.weight)
-
-    def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        """Return ``Phi`` and the norm of its gradient; clients have equal weights, as in the algorithms."""
-        x = point["x"].detach().requires_grad_()
-        weight = data.weight / data.weight.sum(-1, keepdim=True).clamp(min=1) / len(data.weight)
-        flat = Batch(*(part.flatten(0, 1) for part in (*data[:3], weight)))
-        chunks = [Batch(*parts) for parts in zip(*(part.split(CHUNK) for part in flat), strict=True)]
-        tilt = curvature = value = torch.zeros((), dtype=x.dtype, device=x.device)
-        with torch.no_grad():
-            for chunk in chunks:
-                q = shares(chunk)
-                tilt = tilt + (chunk.weight * slope(score(x, chunk.x), chunk)).sum()
-                curvature = curvature + (chunk.weight * q * (1 - q)).sum()
-            best = (tilt / curvature.clamp(min=1e-12)).reshape(1)
-        gradient = torch.zeros_like(x)
-        for chunk in chunks:  # in chunks to bound the memory of activations
-            part = (chunk.weight * errors(x, best, chunk)).sum()
-            value, gradient = value + part.detach(), gradient + torch.autograd.grad(part, x)[0]
-        return {"loss": float(value), "stationarity": float(gradient.norm())}
-
+    surrogate = Surrogate(ravel, p)
     return Problem(
         name="auroc",
         kind="minimax",
         init=lambda generator: {"x": torch.cat([ravel.init(generator), torch.zeros(2)]), "y": torch.zeros(1)},
-        loss=loss,
+        loss=surrogate.loss,
         # The output itself, because its sigmoid rounds to ties far from zero.
-        predict=lambda x, inputs: ravel(x[: ravel.size], inputs).squeeze(-1),
-        measure=measure,
+        predict=surrogate.output,
+        measure=surrogate.measure,
         module=module,
         rebuild=lambda smaller: auroc(smaller, p),
         dense=models.dense(module),
@@ -126,13 +147,13 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     module = setting.net(1)
     train = federation.splits["train"]
     positive = federation.pool.y[train.clamp(min=0)] * (train >= 0)
-    own = positive.sum(-1).double() / federation.counts()
+    shares = positive.sum(-1).double() / federation.counts()
     if not setting.settings.own_p:
-        return auroc(module, own.mean()), replace(federation, public=(*federation.public, PUBLIC))
+        return auroc(module, shares.mean()), replace(federation, public=(*federation.public, PUBLIC))
     owner = torch.zeros_like(federation.pool.group)
-    for number, held in enumerate(train):
-        owner[held[held >= 0]] = number
-    return auroc(module, own), replace(federation, pool=federation.pool._replace(group=owner), groups=())
+    for number, index in enumerate(train):
+        owner[index[index >= 0]] = number
+    return auroc(module, shares), replace(federation, pool=federation.pool._replace(group=owner), groups=())
 
 
 PROBLEMS.add(

@@ -101,10 +101,10 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
         if not s.envelope > 0:
             raise UserError(f"problem fair_classification: envelope must be positive, given {s.envelope}")
         if setting.model is None or setting.model[0] != "logistic":
-            given = "none" if setting.model is None else setting.model[0]
+            model = "none" if setting.model is None else setting.model[0]
             raise UserError(
                 "problem fair_classification: envelope needs losses that are convex, those of the model logistic; "
-                f"given {given}"
+                f"given {model}"
             )
     classes = len(setting.federation.classes)
     return fair_classifier(setting.net(classes), classes, s.simplex_rule, s.envelope), setting.federation

@@ -70,12 +70,12 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     if s.noise > 0 and s.samples < 2:
         raise UserError("problem random_bilevel: noise distinguishes samples; give samples of at least 2")
     seed, (dx, dy), h = setting.seed if s.seed is None else s.seed, s.dims, s.heterogeneity
-    common, own = rng.stream(seed, "bilevel", "averages"), rng.stream(seed, "bilevel", "deviations")
+    common, individual = rng.stream(seed, "bilevel", "averages"), rng.stream(seed, "bilevel", "deviations")
     a, slope = spectrum(dy, s.condition, common), normal(common, dy, dx)
     slope = slope / torch.linalg.matrix_norm(slope, 2)
     shift, target = normal(common, dy), normal(common, dy)
-    slopes = slope + h * deviations(normal(own, s.clients, dy, dx), 0.5)
-    shifts, targets = (v + h * deviations(normal(own, s.clients, dy), 1.0) for v in (shift, target))
+    slopes = slope + h * deviations(normal(individual, s.clients, dy, dx), 0.5)
+    shifts, targets = (v + h * deviations(normal(individual, s.clients, dy), 1.0) for v in (shift, target))
     parts = (a.expand(s.clients, dy, dy), a @ slopes, shifts @ a, targets)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
     noise = s.noise * _noise(rng.stream(seed, "bilevel", "noise"), s.clients, s.samples, dx, dy)

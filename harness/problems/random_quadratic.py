@@ -91,8 +91,8 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     b = normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
     if s.nonconvex > 0:
-        seen = b @ torch.linalg.pinv(b)  # the projection onto the range of B
-        p = seen @ p @ seen - s.nonconvex * (torch.eye(dx, dtype=torch.float64) - seen)
+        projection = b @ torch.linalg.pinv(b)  # the projection onto the range of B
+        p = projection @ p @ projection - s.nonconvex * (torch.eye(dx, dtype=torch.float64) - projection)
     x, y = normal(common, dx), normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y + s.nonconvex * quartic_slope(x)), q @ y - b.mT @ x
 
@@ -108,13 +108,13 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     entries = rng.stream(seed, "quadratic", "noise in matrices")
     matrices = torch.zeros(s.clients, s.samples, dx * (dx + dy) + dy * dy, dtype=torch.float64)
     if s.matrix_noise > 0:
-        drawn = s.matrix_noise * normal(entries, s.clients, s.samples, dx, dx)
-        lower = drawn.tril()
-        matrices[..., : dx * dx] = (lower + drawn.tril(-1).mT).flatten(-2)
+        raw = s.matrix_noise * normal(entries, s.clients, s.samples, dx, dx)
+        lower = raw.tril()
+        matrices[..., : dx * dx] = (lower + raw.tril(-1).mT).flatten(-2)
         matrices[..., dx * dx : dx * (dx + dy)] = s.matrix_noise * normal(
             entries, s.clients, s.samples, dx * dy
         )
-    centered = [drawn - drawn.mean(1, keepdim=True) for drawn in (matrices, noise)]
+    centered = [values - values.mean(1, keepdim=True) for values in (matrices, noise)]
     coefficients = rows[:, None] + torch.cat(centered, -1)
     digest = drawn_digest("random_quadratic") if s.seed is None else None
     federation = holding(coefficients, "coefficients drawn from a seed", digest)
@@ -129,10 +129,10 @@ def spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
     return matrix
 
 
-def deviations(drawn: Tensor, size: float) -> Tensor:
+def deviations(rows: Tensor, size: float) -> Tensor:
     """Center rows and scale them to a root mean square norm of ``size``; those of a single client are zero."""
-    centered = drawn - drawn.mean(0)
-    norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, drawn.ndim)))
+    centered = rows - rows.mean(0)
+    norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, rows.ndim)))
     scaled: Tensor = size * centered / norms.square().mean().sqrt().clamp(min=1e-12)
     return scaled
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.core.registry import UserError
-from harness.report.data.statistics import FEWEST, detectable, paired
+from harness.report.data.statistics import FEWEST, detectable, paired_statistics
 
 HELD, NOT_SEEN, REFUTED, OPEN = VERDICTS = "held", "not seen", "refuted", "cannot be judged"
 
@@ -91,7 +91,7 @@ def judge(
     Parameters
     ----------
     values : sequence of float
-        A figure of every seed, or a difference of two.
+        A value of every seed, or a difference of two.
     hypothesis : Hypothesis
         What is expected of their mean.
     differences : bool
@@ -107,7 +107,7 @@ def judge(
     """
     if not values:
         return Decision(None, None, None, 0, None, OPEN)
-    (sample,) = paired([values])
+    (sample,) = paired_statistics([values])
     if sample.half is None or sample.std is None:
         return Decision(sample.mean, None, None, sample.seeds, None, OPEN)
     low, high = sample.mean - sample.half, sample.mean + sample.half

@@ -35,23 +35,18 @@ from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.clients.pruning import prunable
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
-from harness.core.problem import Problem
+from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import (
-    SECRET,
-    CentralPrivacy,
-    GradientPrivacy,
-    Privacy,
-    PrivacyTerms,
-    UserPrivacy,
-)
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import CentralPrivacy, GradientPrivacy, UserPrivacy
 from harness.core.wire import low_rank
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
 from harness.simulation.totals import DryRun
 from harness.storage.user_secret import salted
 from privacy.banded import MOST_ROUNDS
+from privacy.event import SECRET
 
 # Precision -> type of parameters and data, and the type that networks compute in if it differs.
 DTYPES = {
@@ -185,7 +180,7 @@ class Prepared:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seed of every single run."""
-        return tuple(one.spec.seed for one in self.each)
+        return tuple(run.spec.seed for run in self.each)
 
     @property
     def training(self) -> Federation:
@@ -195,8 +190,8 @@ class Prepared:
     def with_noise(self, noise: Callable[[PrivacyTerms, int], Privacy], dry: DryRun | None = None) -> Setup:
         """Return the run with the noise that a function gives each single run, by its number."""
         each = [
-            Setup(**{**vars(one), "privacy": one.privacy and noise(one.privacy, number)})
-            for number, one in enumerate(self.each)
+            Setup(**{**vars(run), "privacy": run.privacy and noise(run.privacy, number)})
+            for number, run in enumerate(self.each)
         ]
         if not self.members:
             return replace(each[0], dry=dry)
@@ -229,8 +224,8 @@ class Setup(Prepared):
 
     def uncalibrated(self) -> Prepared:
         """Return the run, to find the noise of its budget anew after a change."""
-        own = {field.name: getattr(self, field.name) for field in fields(Prepared)}
-        return Prepared(**{**own, "members": tuple(one.uncalibrated() for one in self.members)})
+        shared = {field.name: getattr(self, field.name) for field in fields(Prepared)}
+        return Prepared(**{**shared, "members": tuple(run.uncalibrated() for run in self.members)})
 
 
 def prepare(
@@ -271,7 +266,7 @@ def prepare(
     if (digest := named_digest(spec, federation.digest)) != federation.digest:
         federation = replace(federation, digest=digest)
     id, secure = identity(spec, federation.digest), spec.privacy is not None and spec.privacy.secure_rng
-    made = Prepared(
+    prepared = Prepared(
         spec=spec,
         id=id,
         noise_key=secrets.token_hex(32) if secure else id,
@@ -286,8 +281,8 @@ def prepare(
         diagnostics=execution.diagnostics,
     )
     if spec.privacy is None or secure:
-        return made
-    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+        return prepared
+    return keyed(prepared, execution.noise_code or code_of(spec.model_dump(mode="json")))
 
 
 def _task(spec: RunSpec, cache: dict[str, Federation] | None) -> tuple[Problem, Federation]:
@@ -328,11 +323,7 @@ def _check_compression(spec: RunSpec, problem: Problem, start: dict[str, Tensor]
     spec.compression.check_clients(clients, hidden=hidden)
     if spec.compression.alpha != 0:
         prunable(problem)
-        lengths = {len(value) for value in start.values()}
-        if len(lengths) < len(start):
-            raise Incompatible(
-                "compression.alpha: x and y must differ in size, as parts of a message are told by their length"
-            )
+        names_by_length(start, "alpha")
     if spec.compression.rank is not None:
         low_rank.checked(problem, spec.compression.rank)
 
@@ -347,7 +338,7 @@ def _check_privacy(
             f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
             "codec of fixed length, or local placement"
         )
-    if privacy.strict:
+    if privacy.spec.strict:
         _strict(spec, algorithm, federation)
         if execution.diagnostics:
             raise UserError(
@@ -579,8 +570,8 @@ def load_once(data: DataSpec, task: Literal["classification", "regression"] = "c
 def _state(path: Path, inside: bool) -> object:
     """Return what changes with a file, or ``inside`` a folder with any of its files."""
     every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
-    now = [(str(one), one.stat()) for one in every]
-    return tuple((name, one.st_mtime_ns, one.st_size, one.st_ino) for name, one in now)
+    now = [(str(file), file.stat()) for file in every]
+    return tuple((name, file.st_mtime_ns, file.st_size, file.st_ino) for name, file in now)
 
 
 @lru_cache(maxsize=2)

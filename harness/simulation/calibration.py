@@ -9,7 +9,13 @@ import numpy as np
 from datasets.errors import warn_once
 from harness.core.registry import UserError
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import DistributedPrivacy, GradientPrivacy, Privacy, PrivacyTerms
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import (
+    CentralPrivacy,
+    DistributedPrivacy,
+    GradientPrivacy,
+    LocalPrivacy,
+)
 from harness.simulation.build import Prepared, Setup
 from harness.simulation.dry_run import dry_run
 from harness.simulation.statement import large_delta, protected_units
@@ -54,15 +60,15 @@ def calibrated(setup: Prepared, dry: DryRun | None = None) -> Setup:
         return with_noise(privacy, totals.ledger, totals.releases, run)
 
     try:
-        found = setup.with_noise(noise, totals)
+        setup_with_noise = setup.with_noise(noise, totals)
     except MechanismError as error:
         raise UserError(f"privacy.mechanism: {error}") from error
     if totals is not None and by_gradient:
-        _name_loudest(found.each[0], totals.ledger)
-    _name_delta(found.each[0])
+        _name_loudest(setup_with_noise.each[0], totals.ledger)
+    _name_delta(setup_with_noise.each[0])
     if isinstance(setup.spec.privacy, DistributedPrivacy) and setup.spec.privacy.noise_multiplier is None:
-        return replace(found, dry=dry_run(found))
-    return found
+        return replace(setup_with_noise, dry=dry_run(setup_with_noise))
+    return setup_with_noise
 
 
 def recalibrated(setup: Setup) -> Setup:
@@ -79,8 +85,8 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
     spec, noise = first.privacy.spec, first.privacy.noise_multiplier
     if first.privacy.multipliers or spec.noise_multiplier is not None:
         return
-    for own in ledger.rates.values():
-        rates = own.reshape(-1, own.shape[-1])[0]  # of the first run
+    for of_draw in ledger.rates.values():
+        rates = of_draw.reshape(-1, of_draw.shape[-1])[0]  # of the first run
         middle = float(np.median(rates))
         if rates.max() < LOUD * middle:
             continue
@@ -107,8 +113,8 @@ def _name_delta(first: Setup) -> None:
     units: float = protected_units(first.privacy, first.training, vertical=vertical)
     if cohort is not None and cohort.rate is not None:
         units = cohort.expected / cohort.rate  # their number is private
-    if found := large_delta(first.privacy, units):
-        warn_once(f"privacy: {found}")
+    if warning := large_delta(first.privacy, units):
+        warn_once(f"privacy: {warning}")
 
 
 def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 0) -> Privacy:
@@ -130,21 +136,21 @@ def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 
     spec = privacy.spec
     if spec.noise_multiplier is not None:
         multiplier = spec.noise_multiplier
-    elif privacy.epsilon_nominal is not None:
-        multiplier = classic_sigma(privacy.epsilon_nominal, spec.delta, 1.0) / privacy.factor
+    elif isinstance(spec, LocalPrivacy | CentralPrivacy) and spec.epsilon_nominal is not None:
+        multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / privacy.factor
     elif spec.epsilon_release is not None:
-        one = Event(1.0, noise=privacy.own)
+        release = Event(1.0, noise=privacy.own)
         multiplier = (
             analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
             if privacy.own is None
-            else calibrate_events(spec.epsilon_release, spec.delta, [one])
+            else calibrate_events(spec.epsilon_release, spec.delta, [release])
         )
     else:
         assert spec.epsilon is not None
         histories = ledger.histories(run=run, noise=privacy.own)
         if isinstance(spec, GradientPrivacy) and spec.noise == "per_client":
-            own = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
-            multipliers = tuple(own.tolist())
+            each = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
+            multipliers = tuple(each.tolist())
             return privacy.with_noise(min(multipliers), releases, multipliers)
         multiplier = calibrate_all(spec.epsilon, spec.delta, histories, spec.accountant)
     return privacy.with_noise(multiplier, releases)

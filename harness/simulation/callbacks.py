@@ -53,15 +53,19 @@ class Callback:
 
 def observed(callbacks: Sequence[Callback]) -> Observe | None:
     """Return what calls the callbacks round by round; None if none of them looks at rounds."""
-    each = [one for one in callbacks if _overrides(one, "on_round") or _overrides(one, "on_evaluation")]
+    each = [
+        callback
+        for callback in callbacks
+        if _overrides(callback, "on_round") or _overrides(callback, "on_evaluation")
+    ]
     if not each:
         return None
 
     def observe(run: RunSpec, round: int, evaluation: dict[str, Any]) -> None:
-        for one in each:
+        for callback in each:
             if evaluation.get("round") == round:
-                one.on_evaluation(run, round, evaluation)
-            one.on_round(run, round, evaluation)
+                callback.on_evaluation(run, round, evaluation)
+            callback.on_round(run, round, evaluation)
 
     return observe
 

@@ -64,8 +64,8 @@ def exponentials(values: Tensor) -> Tensor:
     row = torch.cat([values, values.new_zeros(1)]).unsqueeze(0)
     g = torch.zeros_like(row)
     g[0, -1] = -1.0
-    found: Tensor = torch.ops.aten._log_softmax_backward_data(g, row, 1, row.dtype)
-    return found[0, :-1]
+    powers: Tensor = torch.ops.aten._log_softmax_backward_data(g, row, 1, row.dtype)
+    return powers[0, :-1]
 
 
 @lru_cache(maxsize=1)

@@ -103,6 +103,22 @@ class Cohorts:
         """Clients that a round counts, over all; with a public rate, the public number that stands for them."""
         return 1.0 if self.everybody or self.size is None else self.size / self.total
 
+    @property
+    def expected(self) -> float | None:
+        """Expected number of clients per round, or the public number that stands for it; None: all."""
+        return None if self.everybody else self.size
+
+    @property
+    def everybody_counts(self) -> float | None:
+        """As how many all clients count, where their number is private; None elsewhere."""
+        return self.size / self.rate if self.size is not None and self.rate is not None else None
+
+    def public_share(self, round: int) -> float | None:
+        """Return the share of clients in a round, where their number is private; None elsewhere."""
+        if self.privacy is None or not self.privacy.clients_private:
+            return None
+        return 1.0 if round < 0 else self.share
+
     def draw(self, round: int) -> tuple[Tensor, Tensor | None]:
         """Return the clients of a round, ``(R, C)``, and 1 for members and 0 for padding; None: all are members."""
         if self.size is None or self.everybody:
@@ -133,7 +149,7 @@ class Cohorts:
         return sampling.random_order(keys, self.total)
 
     def _keys(self, round: int) -> Tensor:
-        own = self.secret and self.privacy is not None and self.privacy.own_draws
+        own_draws = self.secret and self.privacy is not None and self.privacy.own_draws
         return torch.tensor(
-            [rng.key(one, "cohort", round) for one in (self.noise_keys if own else self.seeds)]
+            [rng.key(source, "cohort", round) for source in (self.noise_keys if own_draws else self.seeds)]
         )

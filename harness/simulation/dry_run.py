@@ -18,10 +18,11 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
-from harness.core.settings.privacy import LARGEST, Privacy, PrivacyTerms
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import LARGEST
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
+from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
 from harness.simulation.build import Prepared, Setup
 from harness.simulation.hollow import by_shapes
@@ -65,8 +66,8 @@ def with_some_noise(setup: Prepared) -> Setup:
 
     def some(privacy: PrivacyTerms, _: int) -> Privacy:
         least = 1 / LARGEST if privacy.placement == "distributed" else 1.0
-        given = privacy.spec.noise_multiplier
-        return privacy.with_noise(least if given is None else given)
+        multiplier = privacy.spec.noise_multiplier
+        return privacy.with_noise(least if multiplier is None else multiplier)
 
     return setup if isinstance(setup, Setup) else setup.with_noise(some)
 
@@ -80,12 +81,14 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
     secret = privacy is not None and privacy.secret_cohorts
     averaged = privacy is not None and privacy.costs_expected
     share = run.cohorts.expected_share if averaged else 1.0
-    if averaged and run.everybody_counts is not None:  # the public number stands for all clients here too
-        begun = {name: part * (run.everybody_counts / run.total) for name, part in begun.items()}
+    if (
+        averaged and run.cohorts.everybody_counts is not None
+    ):  # the public number stands for all clients here too
+        begun = {name: part * (run.cohorts.everybody_counts / run.total) for name, part in begun.items()}
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
     for length in lengths:
-        first, cost, known = run.round, run.cost.state(), dict(run.ledger.counts)
+        first, cost, counts = run.round, run.cost.state(), dict(run.ledger.counts)
         for ids in _blocks(run) if secret or averaged else [torch.arange(run.total) if everybody else None]:
             run.round = first
             counted = dict(run.ledger.counts)
@@ -95,10 +98,10 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
         most = max(most, run.ledger.last)
         if not by_appearance:
             # Of the last block: what a round charges a client that takes part.
-            made = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
-            run.ledger.counts = known
+            new_draws = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
+            run.ledger.counts = counts
             took = run.participation(first, length).numpy()
-            for draw, each in made.items():
+            for draw, each in new_draws.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
     if record and setup.problem.predict is not None:
@@ -203,68 +206,75 @@ class DryClients(Clients):
         places = by or tuple(range(len(points)))
         for model in [None] if self.pruned is None else self.pruned.models:
             problem = self.problem if model is None else model.problem
-            own = points if model is None else tuple(map(model.take, points))
-            self._rows.layout(objective(problem), self.axes, own, batch.samples, places)
+            smaller = points if model is None else tuple(map(model.take, points))
+            self._rows.layout(objective(problem), self.axes, smaller, batch.samples, places)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""
-        lead, one = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
-        return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), one)
+        lead, result = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
+        return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), result)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
         """Return zeros."""
         return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
-        one = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
-        return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
+        sample = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
+        return y.new_zeros(*batch.weight.shape, embed(y[0], sample).shape[-1])
 
 
 class DryStages(Stages):
     """Stages that draw no noise and derive encoded sizes from the shape of a message."""
 
-    def add_noise(self, message: Message) -> None:
+    def add_noise(self, message: Message, row: Tensor) -> Tensor:
         """Draw nothing."""
+        return row
 
-    def add_noise_to_average(self, message: Message) -> None:
+    def add_noise_to_average(self, message: Message, average: Average) -> Average:
         """Draw nothing."""
+        return average
 
-    def discretize(self, message: Message) -> None:
+    def discretize(self, message: Message, row: Tensor) -> Tensor:
         """Draw nothing."""
+        return row
 
-    def add_up(self, message: Message) -> None:
+    def add_up(self, message: Message, row: Tensor, integers: Tensor) -> Average:
         """Take the average."""
-        self.average(message)
+        return self.average(message, row)
 
-    def recall(self, message: Message) -> None:
+    def recall(self, message: Message, row: Tensor) -> Tensor:
         """Recall nothing."""
+        return row
 
-    def encode(self, message: Message) -> None:
-        """Set the encoded size."""
+    def remember(self, message: Message, entered: Tensor, code: Code) -> Tensor:
+        """Remember nothing."""
+        return code.row
+
+    def encode(self, message: Message, row: Tensor) -> Code:
+        """Return the row with its encoded size."""
         codec = self.coding.down if message.sender == "server" else self.coding.up
-        lead = message.joint.shape[:-1]
+        lead = row.shape[:-1]
         if (factors := self.coding.factors(message)) is not None:
-            first, second = low_rank.lengths(factors)
-            message.sizes = torch.full(lead, self._size(codec, first, None) + self._size(codec, second, None))
+            answers = None
             if message.together:
-                asked = (
-                    self._size(self.coding.down, n, None) for n in (factors.left_size, factors.right_size)
-                )
-                message.answers = torch.full(lead[:-1], sum(asked))
-            return
-        n = torch.tensor(message.joint.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
+                lengths = factors.left_size, factors.right_size
+                answers = torch.full(lead[:-1], sum(self._size(self.coding.down, n, None) for n in lengths))
+            first, second = low_rank.lengths(factors)
+            both = self._size(codec, first, None) + self._size(codec, second, None)
+            return Code(row, torch.full(lead, both), answers)
+        n = torch.tensor(row.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
         entries = n.expand(lead).flatten().tolist()
         ratios = self._ratios(message, lead)
         size = {pair: self._size(codec, *pair) for pair in set(zip(entries, ratios, strict=True))}
         sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
-        message.sizes = torch.tensor(sizes).view(lead)
+        return Code(row, torch.tensor(sizes).view(lead))
 
-    def approach(self, message: Message) -> None:
-        """Set the size of what each node sends, and stay."""
+    def approach(self, message: Message, row: Tensor) -> Code:
+        """Return the rows where they are, with the size of what each node sends."""
         factors = self.coding.factors(message)
         assert factors is not None and message.mixing is not None
         each = sum(self._size(self.coding.up, length, None) for length in low_rank.lengths(factors))
-        message.sizes = (each * gossip.neighbors(message.mixing)).expand(message.joint.shape[:-1]).cpu()
+        return Code(row, (each * gossip.neighbors(message.mixing)).expand(row.shape[:-1]).cpu())
 
     def _ratios(self, message: Message, lead: torch.Size) -> list[float | None]:
         """Return the share of entries that each sender drops; None without sparsification."""

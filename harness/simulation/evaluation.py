@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.vectorize import ClientExecutor
@@ -70,9 +70,7 @@ def measure(
     figures: dict[str, float | None] = {}
     everything = unprotected == "all"
     if problem.measure is not None and (everything or (unprotected == "needed" and problem.predict is None)):
-        data = federation.pool.at(federation.splits["train"])
-        values = problem.measure(average(state), data)
-        figures |= {name: value if math.isfinite(value) else None for name, value in values.items()}
+        figures |= _measured(problem.measure, federation, state)
     if gossip:
         figures["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
@@ -88,24 +86,36 @@ def measure(
     for split in ELSEWHERE:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
-            names = ELSEWHERE[split]
-            values = evaluate(predicted(federation, apply(split)), federation.clients, names)
-            figures |= {f"{split}_{name}": values[name] for name in names if name in values}
+            figures |= _elsewhere(federation, split, apply(split))
     return {**evaluate(predictions, federation.clients), **figures}, predictions
+
+
+def _measured(
+    function: Callable[..., dict[str, float]], federation: Federation, state: Any
+) -> dict[str, float | None]:
+    """Return the problem's own figures of the mean variables, on all training data."""
+    values = function(average(state), federation.pool.at(federation.splits["train"]))
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _elsewhere(federation: Federation, split: str, outputs: Applied) -> dict[str, float | None]:
+    """Return the figures of a model on another split than the test samples."""
+    values = evaluate(predicted(federation, outputs), federation.clients, ELSEWHERE[split])
+    return {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
 
 
 def _of_nodes(
     problem: Problem, federation: Federation, rows: ClientExecutor, x: Tensor
 ) -> dict[str, float | None]:
     """Return mean and minimum over nodes of the figures of a node's model ``(total, P)`` on all test samples."""
-    found: dict[str, float | None] = {}
+    figures: dict[str, float | None] = {}
     each = [predict(problem, federation, rows, model) for model in x]
     for name in ELSEWHERE["node"]:
-        values = [METRICS[name].fn(one) for one in each]
-        known = [value for value in values if value is not None]
-        found[f"node_{name}"] = sum(known) / len(known) if known else None
-        found[f"worst_node_{name}"] = min(known, default=None)
-    return found
+        values = [METRICS[name].fn(predictions) for predictions in each]
+        defined = [value for value in values if value is not None]
+        figures[f"node_{name}"] = sum(defined) / len(defined) if defined else None
+        figures[f"worst_node_{name}"] = min(defined, default=None)
+    return figures
 
 
 def outer_loss(problem: Problem, federation: Federation, rows: ClientExecutor, state: Any) -> float | None:
@@ -132,7 +142,7 @@ def joint_gradient_norm(
     for places in index.split(WITH_GRADIENTS, dim=-1):
         batch = federation.pool.at(places)
         parties = [Batch(*(part[k] for part in batch)) for k in range(len(y))]
-        embeddings = torch.stack([problem.embed(y[k], own) for k, own in enumerate(parties)])
+        embeddings = torch.stack([problem.embed(y[k], party) for k, party in enumerate(parties)])
         loss = problem.loss(x, embeddings, parties[0]) * parties[0].weight.sum()
         gradient += torch.cat([part.flatten() for part in torch.autograd.grad(loss, (x, y))])
     norm = float(gradient.norm() / (index[0] >= 0).sum())
@@ -142,17 +152,17 @@ def joint_gradient_norm(
 class EvaluatedClients(Clients):
     """Clients that may train their models further before an evaluation."""
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw batches; refused under record-level privacy."""
         if self._records is not None:
             raise Incompatible("record-level privacy: the algorithm trains for an evaluation without noise")
-        return super().batches(*arguments, **options)
+        return super()._drawn(plan)
 
 
 def average(state: Any) -> dict[str, Tensor]:
     """Return the state's x and y, averaged over clients where each has its own."""
-    found = {name: getattr(state, name) for name in ("x", "y") if hasattr(state, name)}
-    return {name: value if value.ndim == 1 else value.mean(0) for name, value in found.items()}
+    variables = {name: getattr(state, name) for name in ("x", "y") if hasattr(state, name)}
+    return {name: value if value.ndim == 1 else value.mean(0) for name, value in variables.items()}
 
 
 def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
@@ -160,12 +170,12 @@ def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
 
     Per-client values, which have not passed the channel, are included only if ``personal``.
     """
-    found = {name: getattr(state, name).detach().cpu() for name in ("x", "y") if hasattr(state, name)}
-    found = {k: v for k, v in found.items() if (personal or v.ndim == 1) and v.shape[-1] <= 100}
-    if not found:
+    variables = {name: getattr(state, name).detach().cpu() for name in ("x", "y") if hasattr(state, name)}
+    variables = {k: v for k, v in variables.items() if (personal or v.ndim == 1) and v.shape[-1] <= 100}
+    if not variables:
         return None
-    agree = {name: v.ndim > 1 and bool((v - v[:1]).abs().max() <= 1e-12) for name, v in found.items()}
-    return {name: (value[0] if agree[name] else value).tolist() for name, value in found.items()}
+    agree = {name: v.ndim > 1 and bool((v - v[:1]).abs().max() <= 1e-12) for name, v in variables.items()}
+    return {name: (value[0] if agree[name] else value).tolist() for name, value in variables.items()}
 
 
 class Applied(NamedTuple):
@@ -228,12 +238,12 @@ def applied_together(
     if batch.x._version != version:  # a network changed its input in place: each needs fresh samples
         test_samples.cache_clear()
         return None
-    return [Applied(own, owner, batch) for own in outputs]
+    return [Applied(logits, owner, batch) for logits in outputs]
 
 
-def predicted(federation: Federation, found: Applied) -> Predictions:
+def predicted(federation: Federation, result: Applied) -> Predictions:
     """Return the predictions of a model with these outputs."""
-    logits, owner, batch = in_double(found.outputs), found.owner, found.batch
+    logits, owner, batch = in_double(result.outputs), result.owner, result.batch
     if not federation.classes:
         return _of_numbers(federation, logits.squeeze(-1), owner, batch)
     ranks = logits.ndim == 1

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from datasets.federation import Batch
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.memory import MOST_KEPT
@@ -151,21 +151,21 @@ def _kept(run: Simulation, rounds: int) -> Kept:
     rows = state = growth = 0
     share = min(1.0, (run.cohorts.size or run.total) * rounds / run.total)
     for part in run.state:
-        own = part.ndim > len(run._runs) + 1
+        by_client = part.ndim > len(run._runs) + 1
         if isinstance(part, RowTable):
             written = part.packed()["rows"].nbytes
             rows += max(written, int(share * part.numel() * part.element_size()))
             growth += max(0, int(share * part.numel() * part.element_size()) - written)
         else:
             bytes = part.untyped_storage().nbytes()
-            rows, state = rows + bytes * own, state + bytes * (not own)
+            rows, state = rows + bytes * by_client, state + bytes * (not by_client)
     return Kept(state, rows, sum(part.nbytes for part in run.channel_state.values()), growth)
 
 
 def _data(setup: Setup) -> int:
     """Return the bytes of the samples, as they are read and as the clients hold them."""
-    held = {part.untyped_storage().data_ptr(): part for one in setup.each for part in one.federation.pool}
-    splits = [part for one in setup.each for part in one.federation.splits.values()]
+    held = {part.untyped_storage().data_ptr(): part for run in setup.each for part in run.federation.pool}
+    splits = [part for run in setup.each for part in run.federation.splits.values()]
     return sum(part.nbytes for part in (*held.values(), *splits))
 
 
@@ -233,32 +233,32 @@ class CountedClients(DryClients):
         self._count = count
         super().__init__(*arguments, **options)
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw the batches of the first steps."""
-        drawn = super().batches(*arguments, **options)
-        return replace(drawn, positions=drawn.positions[:STEPS], num_steps=drawn.num_steps, runs=None)
+        batches = super()._drawn(plan)
+        return replace(batches, positions=batches.positions[:STEPS], num_steps=batches.num_steps, runs=None)
 
     def _nothing(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
     ) -> list[Tensor]:
         places = by or tuple(range(len(points)))
-        own = [point[(0,) * axes].detach() for point in points]
+        first = [point[(0,) * axes].detach() for point in points]
         sample = type(batch)(*(part[(0,) * axes] for part in batch))
-        if own[0].is_meta:
+        if first[0].is_meta:
             sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
-        key = loss, places, *((part.shape, part.dtype) for part in (*own, *sample))
-        one = self._count.row(key, lambda: self._row(loss, own, sample, places))
+        key = loss, places, *((part.shape, part.dtype) for part in (*first, *sample))
+        row = self._count.row(key, lambda: self._row(loss, first, sample, places))
         self._count.batches = max(self._count.batches, sum(part.nbytes for part in batch))
-        count, moved = batch.weight.shape[:axes].numel(), sum(own[place].nbytes for place in places)
-        self._needs(count, one, moved)
+        count, moved = batch.weight.shape[:axes].numel(), sum(first[place].nbytes for place in places)
+        self._needs(count, row, moved)
         if self._records is not None:
             self._count.mode.needs(NOISED * count * moved)
         return super()._nothing(loss, axes, points, batch, by)
 
-    def _needs(self, count: int, one: int, result: int) -> None:
+    def _needs(self, count: int, row: int, result: int) -> None:
         """Note what a function takes on many rows, if it takes ``one`` on a single one."""
-        loop = max(2 * count * result, (count - 1) * result + one)
-        self._count.mode.needs(count * one if self._rows.mode == "vmap" else loop)
+        loop = max(2 * count * result, (count - 1) * result + row)
+        self._count.mode.needs(count * row if self._rows.mode == "vmap" else loop)
 
     def _row(
         self, loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Batch, places: Points
@@ -278,10 +278,10 @@ class CountedClients(DryClients):
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         first = tree_map(lambda t: t[(0,) * self.axes], arguments)
         leaves = [(part.shape, part.dtype) for part in tree_leaves(first)]
-        one = self._count.row((fn, *leaves), lambda: fn(*first))
+        row = self._count.row((fn, *leaves), lambda: fn(*first))
         result = super()._mapped(fn, arguments)
         count = self.ids.numel()
-        self._needs(count, one, sum(part.nbytes for part in tree_leaves(result)) // count)
+        self._needs(count, row, sum(part.nbytes for part in tree_leaves(result)) // count)
         return result
 
 
@@ -292,16 +292,16 @@ class CountedAtEvaluation(CountedClients, EvaluatedClients):
 class NoisyStages(DryStages):
     """Dry stages with noise of zero, which takes memory like any, and with the norms of an evaluated round."""
 
-    def clip(self, message: Message) -> None:
+    def clip(self, message: Message, row: Tensor) -> Tensor:
         """Clip; without a mechanism take the norms for diagnostics."""
-        super().clip(message)
+        row = super().clip(message, row)
         if self.mechanism is None:
-            torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
+            torch.linalg.vector_norm(row, dim=-1, dtype=torch.float64)
+        return row
 
-    def add_noise(self, message: Message) -> None:
+    def add_noise(self, message: Message, row: Tensor) -> Tensor:
         """Add zeros."""
-        if self.mechanism is not None:
-            message.joint = message.joint + torch.zeros_like(message.joint)
+        return row if self.mechanism is None else row + torch.zeros_like(row)
 
 
 class NoisyChannel(DryChannel):

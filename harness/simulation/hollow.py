@@ -59,31 +59,31 @@ class Hollow(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: dict[str, Any] = dict(kwargs or {})
+        options: dict[str, Any] = dict(kwargs or {})
         if any(issubclass(kind, RowTable) for kind in types):
             with self:
-                return RowTable.__torch_dispatch__(func, types, args, given)
-        leaves = tree_leaves((args, given))
+                return RowTable.__torch_dispatch__(func, types, args, options)
+        leaves = tree_leaves((args, options))
         hollow = any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves)
-        if given.get("device") == META and _whole(given.get("dtype"), leaves, func):
-            given["device"] = torch.device("cpu")
-            if func is COPIES and not hollow and given.get("dtype") in (None, args[0].dtype):
+        if options.get("device") == META and _whole(options.get("dtype"), leaves, func):
+            options["device"] = torch.device("cpu")
+            if func is COPIES and not hollow and options.get("dtype") in (None, args[0].dtype):
                 return args[0]
-        if func is NORM and (wider := given.get("dtype")) is not None and wider != args[0].dtype:
+        if func is NORM and (wider := options.get("dtype")) is not None and wider != args[0].dtype:
             self.needs(args[0].numel() * wider.itemsize)  # torch converts all entries first
-        result = self._by_shapes(func, args, given) if hollow else func(*args, **given)
+        result = self._by_shapes(func, args, options) if hollow else func(*args, **options)
         for part in tree_leaves(result):
             if isinstance(part, Tensor):
                 self._count(part)
         return result
 
-    def _by_shapes(self, func: Any, args: Any, given: dict[str, Any]) -> Any:
+    def _by_shapes(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
         """Return the hollow result of an operation on hollow and real tensors."""
-        if func in VALUES or (func is COPIES and given.get("device", META) != META):
+        if func in VALUES or (func is COPIES and options.get("device", META) != META):
             raise Valued(str(func))
         if func.overloadpacket in INDEXED:
             args = (args[0], _as_numbers(args[1]), *args[2:])
-        moved, others = tree_map_only(Tensor, as_hollow, (args, given))
+        moved, others = tree_map_only(Tensor, as_hollow, (args, options))
         try:
             result = func(*moved, **others)  # torch's rules by shapes
         except (NotImplementedError, RuntimeError) as error:
@@ -138,11 +138,11 @@ def _whole(kind: torch.dtype | None, leaves: list[Any], func: Any) -> bool:
 
 def _as_numbers(index: list[Tensor | None]) -> list[Tensor | None]:
     """Return an index with real masks as the numbers of the entries that they select: shapes depend on them."""
-    found: list[Tensor | None] = []
+    numbers: list[Tensor | None] = []
     for part in index:
         masks = part is not None and part.dtype == torch.bool and not part.is_meta
-        found += part.nonzero().unbind(-1) if part is not None and masks else [part]
-    return found
+        numbers += part.nonzero().unbind(-1) if part is not None and masks else [part]
+    return numbers
 
 
 def as_hollow(part: Tensor) -> Tensor:

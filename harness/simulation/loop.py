@@ -75,13 +75,8 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     CallbackError
         If a progress function raises something other than `StopEarly`.
     """
-    setup = calibrated(stack_setups([recorder.setup for recorder in recorders]))
-    live, run, spec = tuple(recorders), Simulation.from_setup(setup), setup.spec
-    expected = expected_cost(setup)
-    for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):
-        recorder.open(single, expected and partial(expected, number))
-    if begun := [recorder.checkpoint for recorder in live if recorder.checkpoint is not None]:
-        run.load_state_dict(join(begun))
+    run, setup, live = _begun(tuple(recorders))
+    spec = setup.spec
     first, saved, pending = run.round, time.perf_counter(), PendingCheckpoint((), setup, {})
     try:
         while live:
@@ -120,6 +115,17 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
         pending.rescue()
         raise
     return [recorder.end for recorder in recorders if recorder.end is not None]  # all have ended
+
+
+def _begun(recorders: tuple[Recorder, ...]) -> Stack:
+    """Return the simulation of a stack of runs, from their checkpoints if there are any."""
+    setup = calibrated(stack_setups([recorder.setup for recorder in recorders]))
+    run, expected = Simulation.from_setup(setup), expected_cost(setup)
+    for number, (recorder, single) in enumerate(zip(recorders, setup.each, strict=True)):
+        recorder.open(single, expected and partial(expected, number))
+    if begun := [recorder.checkpoint for recorder in recorders if recorder.checkpoint is not None]:
+        run.load_state_dict(join(begun))
+    return run, setup, recorders
 
 
 def _evaluated(round: int, setup: Setup) -> bool:

@@ -69,15 +69,15 @@ def plan(
     for key, cell in distinct.items():
         kinds.setdefault(without_seed(cell.spec) if cell.spec else str(key), []).append(key)
     first = [key for some in kinds.values() for key in some[:SEEDS]]
-    made: dict[int, dict[str, Any]] = {}
+    planned: dict[int, dict[str, Any]] = {}
     for key in sorted(first, key=lambda key: "" if (spec := distinct[key].spec) is None else data_key(spec)):
-        made[key] = _row(distinct[key], memo)
-        done(len(made))
+        planned[key] = _row(distinct[key], memo)
+        done(len(planned))
     for some in kinds.values():
         for number, key in enumerate(some[SEEDS:]):
-            made[key] = _taken_over(made[some[number % SEEDS]], distinct[key], identified)
-            done(len(made))
-    return [made[id(cell)] for cell in cells]
+            planned[key] = _taken_over(planned[some[number % SEEDS]], distinct[key], identified)
+            done(len(planned))
+    return [planned[id(cell)] for cell in cells]
 
 
 def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dic
     assert spec is not None
     if row["status"] != "planned":
         return row
-    own = None if row["id"] is None else identify(spec) if identified else ""
-    return {**row, "id": own, "seed": spec.seed, "seed_planned": row["seed"]}
+    id_of_cell = None if row["id"] is None else identify(spec) if identified else ""
+    return {**row, "id": id_of_cell, "seed": spec.seed, "seed_planned": row["seed"]}
 
 
 class Counts(NamedTuple):
@@ -225,13 +225,13 @@ def affordable(
 def _seconds(spec: RunSpec, execution: Execution | None) -> float:
     setup = calibrated(prepare(spec, execution))
     needed = footprint(setup)
-    made = trial(setup, needed)
-    if made is None:
+    tried = trial(setup, needed)
+    if tried is None:
         raise UserError(
             f"--limit-hours: a run of {spec.algorithm['name']} takes {size(needed.total)} of memory ({needed}), "
             "too much for a trial that estimates its time"
         )
-    return made.seconds
+    return tried.seconds
 
 
 def _left_out(cell: Combination, reason: str) -> Combination:

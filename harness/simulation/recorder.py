@@ -105,7 +105,7 @@ class Recorder:
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
             spec, meta = setup.spec.model_dump(mode="json"), setup.algorithm.meta
-            self._folder.keep(self.lines)
+            self._folder.evaluations.keep(self.lines)
             self._folder.start(
                 {
                     **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
@@ -121,8 +121,12 @@ class Recorder:
         last = run.round == self._setup.spec.rounds
         metrics, self._last = run.evaluate(number, final=last)
         # Problems that rank have only a training loss, which a private run may not write.
-        told = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
-        if told and metrics.get("loss") is None and not (run.rows_private and run.keeps_models(number)):
+        loss_expected = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
+        if (
+            loss_expected
+            and metrics.get("loss") is None
+            and not (run.rows_private and run.keeps_models(number))
+        ):
             return False
         if last and self._setup.spec.attacks is not None:
             from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow
@@ -147,7 +151,7 @@ class Recorder:
         if self.lines < _evaluations(at.round, self._setup.spec):  # a resumed run may have recorded it
             self.lines += 1
             if self._folder:
-                self._folder.append(self._line)
+                self._folder.evaluations.append(self._line)
         return True
 
     @property
@@ -159,7 +163,7 @@ class Recorder:
 
         Times of single rounds tell who is in it, and their sum still tells a little, so strict leaves it out too.
         """
-        strict = self._setup.privacy is not None and self._setup.privacy.strict
+        strict = self._setup.privacy is not None and self._setup.privacy.spec.strict
         return {} if self._secret and (strict or not last) else {"seconds": self.spent}
 
     def report(self, round: int) -> bool:
@@ -183,7 +187,7 @@ class Recorder:
     @property
     def written(self) -> Checkpoint:
         """Entries of a checkpoint about the evaluations so far."""
-        digest = {"digest": self._folder.digest} if self._folder else {}
+        digest = {"digest": self._folder.evaluations.digest} if self._folder else {}
         return {"lines": self.lines, "seconds": self.spent, **digest}
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -328,7 +332,7 @@ def _tested(setup: Setup) -> dict[str, Any]:
 
     Strict privacy tells no digest: it depends on which samples are of one user.
     """
-    federation, strict = setup.federation, setup.privacy is not None and setup.privacy.strict
+    federation, strict = setup.federation, setup.privacy is not None and setup.privacy.spec.strict
     if setup.spec.data is None or "test" not in federation.splits:
         return {}
     index = federation.splits["test"][:1] if setup.problem.kind == "vertical" else federation.splits["test"]
@@ -344,7 +348,7 @@ def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool
     (``secret_parts``): a part that was never trained would tell who never took part.
     """
     names, privacy = setup.federation.names, setup.privacy
-    strict = privacy is not None and privacy.strict
+    strict = privacy is not None and privacy.spec.strict
     if predictions is None or not names or len(names) > MOST_NAMED or strict or secret_parts:
         return {}
     return {"by_client": by_client(predictions, names)}

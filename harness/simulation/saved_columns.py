@@ -51,10 +51,10 @@ class Rows(NamedTuple):
 
 def categories(inputs: Inputs) -> dict[str, dict[str, int]]:
     """Return for each raw column the places of its features: by value, or a single one, "", for numbers."""
-    found: dict[str, dict[str, int]] = {}
+    places: dict[str, dict[str, int]] = {}
     for place, (name, origin) in enumerate(zip(inputs.features, inputs.origins, strict=True)):
-        found.setdefault(origin, {})["" if name == origin else name[len(origin) + 1 :]] = place
-    return found
+        places.setdefault(origin, {})["" if name == origin else name[len(origin) + 1 :]] = place
+    return places
 
 
 def _is_number(inputs: Inputs, origin: str, places: Mapping[str, int]) -> bool:
@@ -101,26 +101,26 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
         more = f" and {len(content.columns) - 20} more" if len(content.columns) > 20 else ""
         raise UserError(
             f"the table lacks {what} {needed}; it has: {has}{more}"
-            + (f" ({content.taken})" if content.taken and len(content.columns) == 1 else "")
+            + (f" ({content.note})" if content.note and len(content.columns) == 1 else "")
         )
     return Rows(columns, content.rows, {name: content.columns[name]("text").values for name in keep})
 
 
 def _opened(table: str, data: Mapping[str, Any]) -> Content:
     """Return the content of a table in a file."""
-    given = {"path": table} if Path(table).exists() else parse_address(table) or {"path": table}
-    path = Path(given.pop("path"))
+    options = {"path": table} if Path(table).exists() else parse_address(table) or {"path": table}
+    path = Path(options.pop("path"))
     every = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
-    name = given.pop("name", every.get(path.suffix.lower()))
+    name = options.pop("name", every.get(path.suffix.lower()))
     if name is None:
         raise unknown("kind of table", path.suffix, every)
-    for option in given:
+    for option in options:
         if option not in READ_BY:
             raise unknown("option of a table to predict", option, READ_BY)
     if not path.exists():
         raise UserError(f"the table {path} does not exist")
     check_regular(path)
-    return FORMATS[name].read(path, Reading.of({**data, **given}))
+    return FORMATS[name].read(path, Reading.of({**data, **options}))
 
 
 def features(inputs: Inputs, columns: Mapping[str, Cells], rows: int, *, fill: bool = False) -> Tensor:
@@ -147,9 +147,9 @@ def features(inputs: Inputs, columns: Mapping[str, Cells], rows: int, *, fill: b
     x = torch.zeros(rows, len(inputs.features), dtype=torch.float64)
     for origin, places in categories(inputs).items():
         if origin in columns and not _is_number(inputs, origin, places):
-            own = _places(origin, columns[origin], places)
-            seen = np.flatnonzero(own >= 0)
-            x[torch.from_numpy(seen), torch.from_numpy(own[seen])] = 1.0
+            numbers = _places(origin, columns[origin], places)
+            seen = np.flatnonzero(numbers >= 0)
+            x[torch.from_numpy(seen), torch.from_numpy(numbers[seen])] = 1.0
             continue
         for place in places.values():
             name = inputs.features[place]
@@ -174,34 +174,34 @@ def _numbers(name: str, cells: Cells, mean: float | None, *, fill: bool) -> Colu
     raise UserError(f"column {name!r} has no value in row {row} below the header; {way}")
 
 
-def _places(name: str, cells: Cells, known: Mapping[str, int]) -> Column:
+def _places(name: str, cells: Cells, categories: Mapping[str, int]) -> Column:
     """Return the place of the feature for each cell, -1 for a value that training had not."""
-    alike = _numerals(known)
-    found: dict[tuple[str, bool], int] = {}
+    alike = _numerals(categories)
+    seen: dict[tuple[str, bool], int] = {}
     unseen: Counter[str] = Counter()
-    made = np.empty(len(cells.values), dtype=np.int64)
+    column = np.empty(len(cells.values), dtype=np.int64)
     for row, (text, gone) in enumerate(zip(cells.values.tolist(), cells.missing.tolist(), strict=True)):
-        if (place := found.get((text, gone))) is None:
-            place = known.get(text, -1) if text else -1  # a mark of a missing cell may have been a value
+        if (place := seen.get((text, gone))) is None:
+            place = categories.get(text, -1) if text else -1  # a mark of a missing cell may have been a value
             if place < 0 and (gone or text in MISSING_MARKS):
-                if (place := known.get(MISSING_CATEGORY, -1)) < 0:
+                if (place := categories.get(MISSING_CATEGORY, -1)) < 0:
                     raise UserError(
                         f"column {name!r} has no value in row {row + 1} below the header, and none was missing in "
-                        f"training; fill it, with one of {_listed(known)}, or leave the row out"
+                        f"training; fill it, with one of {_listed(categories)}, or leave the row out"
                     )
             elif place < 0 and (place := alike.get(_numeral(text), -1)) < 0:
                 unseen[text] += 1
-                made[row] = known.get(OTHER, -1)
+                column[row] = categories.get(OTHER, -1)
                 continue
-            found[text, gone] = place
-        made[row] = place
+            seen[text, gone] = place
+        column[row] = place
     if unseen:
-        taken = f"as {OTHER!r}" if OTHER in known else "as none of them"
+        taken = f"as {OTHER!r}" if OTHER in categories else "as none of them"
         log.warning(
             "column %r: %d of %d rows have values that training had not, %s; they are taken %s (known: %s)",
-            *(name, unseen.total(), len(made), _listed(unseen), taken, _listed(known)),
+            *(name, unseen.total(), len(column), _listed(unseen), taken, _listed(categories)),
         )
-    return made
+    return column
 
 
 def _numeral(text: str) -> str:
@@ -209,10 +209,10 @@ def _numeral(text: str) -> str:
     return f"{float(text):.15g}" if PLAIN.fullmatch(text) else text
 
 
-def _numerals(known: Mapping[str, int]) -> dict[str, int]:
+def _numerals(categories: Mapping[str, int]) -> dict[str, int]:
     """Return the places of values by `_numeral`, without those that two values share."""
-    counts = Counter(map(_numeral, known))
-    return {_numeral(text): place for text, place in known.items() if counts[_numeral(text)] == 1}
+    counts = Counter(map(_numeral, categories))
+    return {_numeral(text): place for text, place in categories.items() if counts[_numeral(text)] == 1}
 
 
 def _listed(values: Mapping[str, int]) -> str:

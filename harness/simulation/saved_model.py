@@ -253,11 +253,16 @@ class SavedModel:
         shapes = dict(zip(ravel.names, ravel.shapes, strict=True))
         # Every parameter may have an axis of clients in front, of the same length.
         fronts = {name: tuple(self.tensors[name].shape) for name in self.tensors.keys() & shapes.keys()}
-        own = {shape[: len(shape) - len(shapes[name])] for name, shape in fronts.items()}
+        leading = {shape[: len(shape) - len(shapes[name])] for name, shape in fronts.items()}
         ends = all(
             shape[len(shape) - len(shapes[name]) :] == tuple(shapes[name]) for name, shape in fronts.items()
         )
-        if self.tensors.keys() != shapes.keys() or len(own) != 1 or not ends or len(front := own.pop()) > 1:
+        if (
+            self.tensors.keys() != shapes.keys()
+            or len(leading) != 1
+            or not ends
+            or len(front := leading.pop()) > 1
+        ):
             raise UserError("the file's parameters are not those of the model that its spec names")
         if not front:
             if client is not None:

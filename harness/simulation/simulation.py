@@ -6,10 +6,9 @@ This is the only round loop, and the only place that assembles clients and chann
 from __future__ import annotations
 
 import math
-import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -21,10 +20,9 @@ from harness.config.code import is_known
 from harness.core import rng
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import PrunedModels, prune_models, pruned_models
+from harness.core.clients.pruning import PrunedModels, masked_state, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
-from harness.core.execution.exact.row_product import rounds_alike
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
@@ -38,15 +36,9 @@ from harness.core.wire.diagnostics import RELEASED
 from harness.simulation.build import Setup
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
-from harness.simulation.evaluation import (
-    Applied,
-    EvaluatedClients,
-    Unprotected,
-    applied,
-    applied_together,
-    measure,
-)
+from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
 from harness.simulation.noise_keys import default_noise_keys, is_identified
+from harness.simulation.outputs import Outputs
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -155,8 +147,8 @@ class Simulation:
     ) -> None:
         self.algorithms = for_each(algorithm, len(seeds))
         compressions = for_each(compression, len(seeds))
-        self.algorithm, self.compression = side_by_side(self.algorithms), side_by_side(compressions)
-        algorithm, compression = self.algorithm, self.compression
+        self.algorithm = algorithm = side_by_side(self.algorithms)
+        self.compression = side_by_side(compressions)
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
         singly = loops_of(problem.module) == "samples"
@@ -171,38 +163,25 @@ class Simulation:
         self.round = 0
         self._pruned_ratio = 0.0
         self._evaluated: tuple[Any, Any] = (None, None)  # what was evaluated last, and the result
-        # A state, the first of runs that share their samples, and their outputs on every split.
-        self._outputs: tuple[Any, int, dict[str, list[Applied] | None]] = (None, 0, {})
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
-        private = self.privacy is not None
-        self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
-        if self.privacy is not None and self.privacy.strict:
-            self.unprotected = "none"
+        self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
         self.federations = list(federations) or slices(federation, self.num_runs)
-        pooled = algorithm.meta.pooled
-        self._each_training = _merged(self.federations) if pooled else self.federations
-        self._training = federation
-        if pooled or not self.stacked:
-            self._training = stack(self._each_training) if self.stacked else self._each_training[0]
-        self.start = self._draw_start() if start is None else dict(start)
-        self.noise_keys = tuple(
-            noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
-        )
+        self._outputs = Outputs(problem, self.rows, self.federations)
+        self._each_training = _merged(self.federations) if algorithm.meta.pooled else self.federations
+        whole = self.stacked and not algorithm.meta.pooled
+        self._training = federation if whole else _stacked(self._each_training)
+        like = self._training.pool.x
+        self.start = _drawn_start(problem, self.seeds, like) if start is None else dict(start)
+        noise_keys = noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
+        self.noise_keys = tuple(noise_keys)
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
-        units = int(self._training.counts().max()) if persons else self.total
-        self.ledger = Ledger(units, self._runs)
-        self.ledger.begin()
-        everybody = self.clients(torch.arange(self.total), -1, expected=self.everybody_counts)
-        channel_out = self.channel(everybody)
-        state = algorithm.init(self.start, everybody, channel_out)
-        self.state = keep_finite(None, state, self._runs, everybody) if self.rows_private else state
-        self._finish_round(everybody, channel_out)
-        if self.privacy is not None and self.privacy.strict and problem.predict is not None:
-            self._refuse_kept_models()
+        self.ledger = Ledger(self._units, self._runs)
+        self.state = self._initialized()
+        if self.privacy is not None and self.privacy.spec.strict and problem.predict is not None:
+            _refuse_kept_models(self)
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -217,25 +196,40 @@ class Simulation:
             raise TypeError(
                 "the noise of a prepared run is not known; use harness.simulation.calibration.calibrated"
             )
-        given = {
+        arguments = {
             "problem": setup.problem,
             "federation": setup.federation,
-            "algorithm": [one.algorithm for one in setup.each],
-            "privacy": [one.privacy for one in setup.each] if setup.privacy is not None else None,
-            "compression": [one.compression for one in setup.each],
+            "algorithm": [run.algorithm for run in setup.each],
+            "privacy": [run.privacy for run in setup.each] if setup.privacy is not None else None,
+            "compression": [run.compression for run in setup.each],
             "seeds": setup.seeds,
             "cohort": setup.spec.cohort and setup.spec.cohort.expected,
             "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
-            "noise_keys": [one.noise_key for one in setup.each],
+            "noise_keys": [run.noise_key for run in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
             "in_parts": setup.in_parts,
-            "federations": [one.federation for one in setup.each],
+            "federations": [run.federation for run in setup.each],
             "diagnostics": setup.diagnostics,
         }
-        return cls(**{**given, **options})
+        return cls(**{**arguments, **options})
+
+    @property
+    def _units(self) -> int:
+        """Number of units that are charged: clients, or persons of whom parties hold columns."""
+        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
+        return int(self._training.counts().max()) if persons else self.total
+
+    def _initialized(self) -> Any:
+        """Return the state before the first round, to which all clients contribute."""
+        self.ledger.begin()
+        everybody = self.clients(torch.arange(self.total), -1, expected=self.cohorts.everybody_counts)
+        channel = self.channel(everybody)
+        state = self.algorithm.init(self.start, everybody, channel)
+        self._finish_round(everybody, channel)
+        return keep_finite(None, state, self._runs, everybody) if self.rows_private else state
 
     @property
     def total(self) -> int:
@@ -270,9 +264,10 @@ class Simulation:
             If the state is no longer finite. Under unit client rows that clients keep do not count; a client keeps
             its old row for one that is not finite.
         """
-        self._evaluated, self._outputs = (None, None), (None, 0, {})  # a state that is kept keeps its tables
+        self._evaluated = (None, None)
+        self._outputs.forget()
         self._prune()
-        drawn_size = self._expected
+        drawn_size = self.cohorts.expected
         clients = self.cohort(ahead) if ids is None else self.clients(ids, self.round, None, drawn_size)
         clients.chosen = ids is not None and not drawn
         self._begin_round(clients)
@@ -296,12 +291,7 @@ class Simulation:
         if self.unprotected == "all":
             self.errors |= clients.errors
         self.round += 1
-        planned = None if self.privacy is None else self.privacy.releases
-        if planned is not None and self.ledger.last > planned:
-            raise Incompatible(
-                f"round {self.round} made {self.ledger.last} releases, but the noise is calibrated for {planned} "
-                "per round: the algorithm must release equally often in every round"
-            )
+        self._refuse_more_releases()
         if not bool(finite.all()):
             raise Diverged(self.round, tuple((~finite).nonzero()[:, 0].tolist()))
 
@@ -309,8 +299,8 @@ class Simulation:
         """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
         state = self._state_of(number)
         model = self.personal(number) if self.problem.predict is not None else None
-        own = self.federations[number]
-        what = own.splits, *map(id, own.pool), final, state, model
+        federation = self.federations[number]
+        what = federation.splits, *map(id, federation.pool), final, state, model
         if self.round or not _same(self._evaluated[0], what):  # runs of one seed start from one model
             self._evaluated = (
                 what,
@@ -323,7 +313,7 @@ class Simulation:
                     gossip=self.algorithm.meta.gossip,
                     final=final,
                     unprotected=self.unprotected,
-                    together=partial(self._applied, number, model),
+                    together=lambda split: self._outputs.of(self.state, number, split, model, self.personal),
                 ),
             )
         metrics, predictions = dict(self._evaluated[1][0]), self._evaluated[1][1]
@@ -377,7 +367,7 @@ class Simulation:
         if self.privacy is None:
             return None
         privacy, training = self.privacies[number], self._each_training[number]
-        units = self.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
+        units = self.cohorts.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
         return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
 
     def released(self, number: int = 0) -> list[list[Any]] | None:
@@ -391,7 +381,7 @@ class Simulation:
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.channel_state),
-            **self._ledger_state(),
+            **_ledger_state(self.ledger),
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
@@ -439,7 +429,7 @@ class Simulation:
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
             batch_size=self.algorithm.batch_size,
-            share=self._share(round),
+            share=self.cohorts.public_share(round),
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
@@ -458,45 +448,12 @@ class Simulation:
         ids, mask = self.cohorts.draw(self.round)
         if not self.stacked or self.cohorts.everybody:
             ids, mask = ids[0], None if mask is None else mask[0]
-        return self.clients(ids, self.round, mask, self._expected, ahead)
+        return self.clients(ids, self.round, mask, self.cohorts.expected, ahead)
 
     def participation(self, first: int, rounds: int) -> Tensor:
         """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
         times = self.cohorts.charged(first, rounds)
         return times if self.stacked else times[0]
-
-    def _applied(self, number: int, model: Any, split: str) -> Applied:
-        """Return the outputs of a run's model on the samples of a split; those of runs with equal data at once."""
-        company = self._company[number]
-        if self._outputs[0] is not self.state or self._outputs[1] != company[0]:
-            self._outputs = self.state, company[0], {}
-        found = self._outputs[2]
-        if split not in found:
-            found[split] = None
-            if len(company) > 1 and isinstance(model, Tensor) and model.ndim == 1:
-                models = torch.stack([self.personal(other) for other in company])
-                found[split] = applied_together(
-                    self.problem, self.federations[number], self.rows, models, split
-                )
-        outputs = found[split]
-        if outputs is None:
-            return applied(self.problem, self.federations[number], self.rows, model, split)
-        return outputs[company.index(number)]
-
-    @cached_property
-    def _company(self) -> list[list[int]]:
-        """Group runs whose models can be evaluated in one batch with identical rounding, by run."""
-        if self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
-            return [[number] for number in range(self.num_runs)]
-        groups: list[list[int]] = []
-        for number, one in enumerate(self.federations):
-            with_equal = (group for group in groups if _same_samples(self.federations[group[0]], one))
-            group = next(with_equal, [])
-            if not group:
-                groups.append(group)
-            group.append(number)
-        found = {number: group for group in groups for number in group}
-        return [found[number] for number in range(self.num_runs)]
 
     def _default_noise_keys(
         self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
@@ -528,23 +485,6 @@ class Simulation:
         # In gossip a model is made of what its client has sent and received.
         return [*vectors, self.algorithm.model(self.state)] if self.algorithm.meta.gossip else vectors
 
-    @property
-    def _expected(self) -> float | None:
-        """Expected number of clients per round, or the public number that stands for it; None: all."""
-        return None if self.cohorts.everybody else self.cohorts.size
-
-    @property
-    def everybody_counts(self) -> float | None:
-        """As how many all clients count, where their number is private; None elsewhere."""
-        size, rate = self.cohorts.size, self.cohorts.rate
-        return size / rate if size is not None and rate is not None else None
-
-    def _share(self, round: int) -> float | None:
-        """Return the share of clients in a round, where their number is private; None elsewhere."""
-        if self.privacy is None or not self.privacy.clients_private:
-            return None
-        return 1.0 if round < 0 else self.cohorts.share
-
     def _begin_round(self, clients: Clients) -> None:
         """Open the ledger's round: public members are charged, and everybody if members are secret."""
         secret = self.cohorts.secret and not clients.chosen
@@ -552,21 +492,6 @@ class Simulation:
             self.ledger.begin()
         else:
             self.ledger.begin(clients.ids.numpy(), clients.participation_mask.numpy())
-
-    def _refuse_kept_models(self) -> None:
-        """Raise Incompatible if predictions are made by models that clients keep, which nothing protects."""
-        if self.keeps_models():
-            raise Incompatible(
-                f"privacy.strict: algorithm {self.algorithm.meta.name} is evaluated by models that clients keep to "
-                "themselves; their predictions tell about training data and cohorts, and no noise protects them"
-            )
-
-    def _ledger_state(self) -> dict[str, Any]:
-        draws, arrays = self.ledger.state()
-        return {
-            "draws": draws,
-            "participation": {name: torch.from_numpy(values) for name, values in arrays.items()},
-        }
 
     @property
     def _vertical(self) -> bool:
@@ -598,7 +523,16 @@ class Simulation:
 
     def _apply_pruning(self, pruned: PrunedModels, ratio: float) -> None:
         self.pruned, self._pruned_ratio = pruned, ratio
-        self.state = type(self.state)(*(pruned.masked(part) for part in self.state))
+        self.state = masked_state(pruned, self.state)
+
+    def _refuse_more_releases(self) -> None:
+        """Raise Incompatible if the last round has released more than its noise is calibrated for."""
+        planned = None if self.privacy is None else self.privacy.releases
+        if planned is not None and self.ledger.last > planned:
+            raise Incompatible(
+                f"round {self.round} made {self.ledger.last} releases, but the noise is calibrated for {planned} "
+                "per round: the algorithm must release equally often in every round"
+            )
 
     def _finish_round(self, clients: Clients, channel: Channel) -> None:
         if clients.mismatched_batches:
@@ -608,12 +542,6 @@ class Simulation:
         self.channel_state = channel.state
         self.ledger.end()
 
-    def _draw_start(self) -> dict[str, Tensor]:
-        """Return the start values that the problem draws."""
-        starts = [self.problem.init(rng.stream(seed, "start")) for seed in self.seeds]
-        start = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
-        return {n: (x if self.stacked else x[0]).to(self._training.pool.x) for n, x in start.items()}
-
     def _state_of(self, number: int) -> Any:
         return (
             type(self.state)(*(of_run(part, number) for part in self.state)) if self.stacked else self.state
@@ -621,6 +549,37 @@ class Simulation:
 
     def _errors_of(self, number: int) -> dict[str, Tensor]:
         return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
+
+
+def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[str, Tensor]:
+    """Return the start values that a problem draws, stacked for several seeds."""
+    starts = [problem.init(rng.stream(seed, "start")) for seed in seeds]
+    start = {name: torch.stack([values[name] for values in starts]) for name in starts[0]}
+    return {name: (x if len(seeds) > 1 else x[0]).to(like) for name, x in start.items()}
+
+
+def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
+    """Return which figures of private data evaluations have, which no noise protects."""
+    if privacy is not None and privacy.spec.strict:
+        return "none"
+    return "all" if diagnostics or privacy is None else "needed"
+
+
+def _ledger_state(ledger: Ledger) -> dict[str, Any]:
+    draws, arrays = ledger.state()
+    return {
+        "draws": draws,
+        "participation": {name: torch.from_numpy(values) for name, values in arrays.items()},
+    }
+
+
+def _refuse_kept_models(run: Simulation) -> None:
+    """Raise Incompatible if predictions are made by models that clients keep, which nothing protects."""
+    if run.keeps_models():
+        raise Incompatible(
+            f"privacy.strict: algorithm {run.algorithm.meta.name} is evaluated by models that clients keep to "
+            "themselves; their predictions tell about training data and cohorts, and no noise protects them"
+        )
 
 
 def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: Compression) -> bool:
@@ -646,19 +605,15 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, int) and one == other)
 
 
-def _same_samples(one: Federation, other: Federation) -> bool:
-    """Whether all splits hold the same samples of one pool."""
-    if not all(map(operator.is_, one.pool, other.pool)) or one.splits.keys() != other.splits.keys():
-        return False
-    return one.splits is other.splits or all(
-        torch.equal(index, other.splits[name]) for name, index in one.splits.items()
-    )
+def _stacked(federations: Sequence[Federation]) -> Federation:
+    """Return the stack of the runs' federations, or that of a single run."""
+    return stack(federations) if len(federations) > 1 else federations[0]
 
 
 def _merged(federations: Sequence[Federation]) -> list[Federation]:
     """Return the federations of one client with all data; runs of one seed share theirs."""
-    made: dict[tuple[int, int], Federation] = {}
-    for one in federations:
-        if (id(one.splits), id(one.pool)) not in made:
-            made[id(one.splits), id(one.pool)] = one.merged()
-    return [made[id(one.splits), id(one.pool)] for one in federations]
+    merged: dict[tuple[int, int], Federation] = {}
+    for federation in federations:
+        if (id(federation.splits), id(federation.pool)) not in merged:
+            merged[id(federation.splits), id(federation.pool)] = federation.merged()
+    return [merged[id(federation.splits), id(federation.pool)] for federation in federations]

@@ -23,7 +23,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.row_table import of_run, stacked
 from harness.core.execution.exact.widths import uneven_batches
 from harness.core.per_run import kind
-from harness.core.settings.privacy import BUDGETS
+from harness.core.settings.privacy_kinds import BUDGETS
 from harness.models import MODELS
 from harness.simulation.build import Prepared, Setup
 
@@ -104,18 +104,18 @@ def stack_key(spec: RunSpec) -> str:
     norms, and the ratio and the threshold of messages. Of each only the sign counts. Budgets are
     kept with an adaptive clip norm, where they change more than the scale of the noise.
     """
-    given = spec.model_dump(mode="json", exclude={"seed"})
-    algorithm, compression, privacy = given["algorithm"], given["compression"], given["privacy"]
+    fields = spec.model_dump(mode="json", exclude={"seed"})
+    algorithm, compression, privacy = fields["algorithm"], fields["compression"], fields["privacy"]
     apart = ALGORITHMS[algorithm["name"]].meta.apart
-    given["algorithm"] = {name: value if name in apart else kind(value) for name, value in algorithm.items()}
+    fields["algorithm"] = {name: value if name in apart else kind(value) for name, value in algorithm.items()}
     free = ["threshold", "shift"]
     if compression["select"] == "top_k" and not compression["downlink"]:
         free.append("beta")
-    given["compression"] = compression | {name: kind(compression[name]) for name in free}
+    fields["compression"] = compression | {name: kind(compression[name]) for name in free}
     if privacy is not None and privacy["clip"] != "adaptive":
         free = [*BUDGETS, "clip", "server_clip"]
-        given["privacy"] = privacy | {name: kind(privacy[name]) for name in free}
-    return json.dumps(given, sort_keys=True)
+        fields["privacy"] = privacy | {name: kind(privacy[name]) for name in free}
+    return json.dumps(fields, sort_keys=True)
 
 
 def _batch(setup: Prepared, split: str = "train") -> tuple[int, int]:
@@ -157,7 +157,7 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
         return min(fitting, most or _most(clients * entries, pools[0]))
 
     if runs_of_seed == 1 or _own_batches(setup):
-        together = [number for own in seeds.values() for number in own]
+        together = [number for members_of_seed in seeds.values() for number in members_of_seed]
         return [
             list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))
         ]
@@ -167,7 +167,7 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
         some = list(alike)
         width = max(1, min(size // length, beside))
         for members in chunks(some, -(-len(some) // width)):
-            group = [number for own in members for number in own]
+            group = [number for members_of_seed in members for number in members_of_seed]
             stacks += [list(piece) for piece in chunks(group, -(-len(group) // size))]
     return stacks
 
@@ -210,7 +210,9 @@ def stack_setups(setups: Sequence[P]) -> P:
     if len(setups) == 1:
         return first
     shared = one_pool([setup.federation for setup in setups])
-    members = tuple(replace(setup, federation=one) for setup, one in zip(setups, shared, strict=True))
+    members = tuple(
+        replace(setup, federation=federation) for setup, federation in zip(setups, shared, strict=True)
+    )
     whole = replace(
         first,
         federation=stack(shared),
@@ -249,7 +251,9 @@ def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     if len(checkpoints) == 1:
         return first
     parts = {
-        name: {key: stacked([one[name][key] for one in checkpoints]) for key in first.get(name, {})}
+        name: {
+            key: stacked([checkpoint[name][key] for checkpoint in checkpoints]) for key in first.get(name, {})
+        }
         for name in PER_RUN
     }
     return {**first, **parts}

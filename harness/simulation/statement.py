@@ -11,16 +11,11 @@ from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import (
-    SECRET,
-    DistributedPrivacy,
-    Privacy,
-    PrivacySpec,
-    PrivacyTerms,
-    UserPrivacy,
-)
+from harness.core.settings.privacy import Privacy, PrivacyTerms
+from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
 from harness.simulation.build import Setup
 from privacy import Ledger
+from privacy.event import SECRET
 from privacy.own_mechanism import MechanismError
 
 #: What a statement says where the runs of a seed have the same secret draws.
@@ -105,7 +100,7 @@ def statement(
     units : float, optional
         How many units are protected, or the public number that stands for it; to tell whether delta is too large.
     """
-    spec, found = privacy.spec, guarantees(privacy, ledger, run)
+    spec, guaranteed = privacy.spec, guarantees(privacy, ledger, run)
     return {
         **({"warning": large_delta(privacy, units)} if large_delta(privacy, units) else {}),
         "unit": privacy.unit,
@@ -117,7 +112,7 @@ def statement(
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
-        "sampling_rate": max((one["rate"] for one in found["composition"]), default=privacy.rate)
+        "sampling_rate": max((event["rate"] for event in guaranteed["composition"]), default=privacy.rate)
         if privacy.by_gradient
         else privacy.rate,
         **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),
@@ -130,11 +125,11 @@ def statement(
             else {}
         ),
         **({"noise_cohort": privacy.noise_cohort} if privacy.noise_cohort else {}),
-        "strict": privacy.strict,
-        "epsilon_nominal": privacy.epsilon_nominal,
+        "strict": privacy.spec.strict,
+        "epsilon_nominal": dict([spec.budget]).get("epsilon_nominal"),
         "generator": _generator(privacy.spec),
-        "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
-        **found,
+        "arithmetic": _arithmetic(privacy, guaranteed["epsilon_release"]),
+        **guaranteed,
     }
 
 
@@ -162,7 +157,7 @@ def large_delta(privacy: PrivacyTerms, units: float | None) -> str:
     )
 
 
-def _generator(spec: PrivacySpec) -> str:
+def _generator(spec: PrivacySettings) -> str:
     """Return what draws the noise, and from what."""
     if spec.secure_rng:
         return ENTROPY
@@ -183,8 +178,8 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
     """Return the smallest and the largest rate at which units of any client are drawn; empty before a draw."""
     rates: list[float] = []
     for draw, times in ledger.counts.items():
-        own = ledger.rates[draw.rate] if isinstance(draw.rate, str) else np.asarray(draw.rate)
-        drawn, took = np.broadcast_arrays(own, times)
+        rate = ledger.rates[draw.rate] if isinstance(draw.rate, str) else np.asarray(draw.rate)
+        drawn, took = np.broadcast_arrays(rate, times)
         if drawn.ndim > 1:
             drawn, took = drawn[run], took[run]
         rates += drawn[took > 0].tolist()
@@ -236,7 +231,7 @@ def public_information(setup: Setup) -> list[str]:
         return [*public, TIME, "which people are in which batch"]
     # Amplification relies on secret cohorts.
     secret = privacy.secret_cohorts
-    public += [] if secret and privacy.strict else [TIME]
+    public += [] if secret and privacy.spec.strict else [TIME]
     # Actual counts would tell who is in a secret cohort, the messages before their noise, or the size of a batch.
     expected = privacy.costs_expected or privacy.by_gradient
     public.append(f"bytes and operations{', as expected values' if expected else ''}")
@@ -256,15 +251,15 @@ def not_covered(setup: Setup, *, keeps_models: bool = False) -> list[str]:
     privacy, spec = setup.privacy, setup.spec
     if privacy is None:
         return []
-    found = [DIAGNOSTICS] if setup.diagnostics and not privacy.strict else []
+    figures = [DIAGNOSTICS] if setup.diagnostics and not privacy.spec.strict else []
     if setup.problem.predict is not None:
         official = spec.partition is not None and spec.partition.test == "official"
-        found.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
-    if not privacy.strict:
-        found += [STATISTICS] if setup.federation.public else []
-        found += [SELECTION] if "selection" in setup.federation.splits else []
-        found += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
-        found.append(DIGEST)
+        figures.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
+    if not privacy.spec.strict:
+        figures += [STATISTICS] if setup.federation.public else []
+        figures += [SELECTION] if "selection" in setup.federation.splits else []
+        figures += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
+        figures.append(DIGEST)
     if privacy.clients_private:
-        found.append("the number of clients, which the run file of a simulation names")
-    return [*found, *([KEPT] if keeps_models else []), *([ATTACKED] if spec.attacks is not None else [])]
+        figures.append("the number of clients, which the run file of a simulation names")
+    return [*figures, *([KEPT] if keeps_models else []), *([ATTACKED] if spec.attacks is not None else [])]

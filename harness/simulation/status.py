@@ -35,7 +35,7 @@ class RunStatus:
 
 def run_status(folder: RunFolder) -> RunStatus:
     """Return the status of a run; reads the end of one file."""
-    return status_of(folder.last())
+    return status_of(folder.evaluations.last())
 
 
 def status_of(line: Mapping[str, Any] | None) -> RunStatus:
@@ -52,10 +52,10 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
     damaged: list[Path] = []
     for suite, _, cell in store.cells(only, damaged):
         id = cell["id"]
-        found = None if id is None else store.contents(cell)
-        spec = cell["spec"] if found is None else found.started.get("spec", UNKNOWN_SPEC)
+        contents = None if id is None else store.contents(cell)
+        spec = cell["spec"] if contents is None else contents.started.get("spec", UNKNOWN_SPEC)
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
-        if found is None:
+        if contents is None:
             yield row | {
                 "status": "skipped",
                 "of": spec.get("rounds", "-"),
@@ -64,16 +64,16 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             }
             continue
         written = store.folder(id).written
-        now = status_of(found.rounds[-1] if found.rounds else None)
+        now = status_of(contents.rounds[-1] if contents.rounds else None)
         yield row | {
-            "status": found.status,
+            "status": contents.status,
             "round": now.round,
             "of": spec.get("rounds", "-"),
             "metrics": now.metrics,
             "epsilon": now.epsilon,
             **({"extrapolated": True} if now.extrapolated else {}),
             "written": None if written is None else round(max(0.0, time.time() - written), 1),
-            "reason": found.reason,
+            "reason": contents.reason,
             "id": id,
         }
     for path in damaged:
@@ -145,10 +145,10 @@ class Watch:
 
     def made(self, now: Mapping[str, RunStatus]) -> float:
         """Return the number of runs done, where running ones count by their share of rounds."""
-        return len(self._ended) + sum(min(1.0, one.round / self._rounds[id]) for id, one in now.items())
+        return len(self._ended) + sum(min(1.0, status.round / self._rounds[id]) for id, status in now.items())
 
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
-        made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
-        missing = self._missing - sum(one.round for id, one in now.items() if id not in self._done)
-        return missing / made if made else None
+        rounds_made = self._made + sum(max(0, status.round - self._from[id]) for id, status in now.items())
+        missing = self._missing - sum(status.round for id, status in now.items() if id not in self._done)
+        return missing / rounds_made if rounds_made else None

@@ -48,24 +48,24 @@ def write_archive(store: Store, path: Path) -> Portable:
     UserError
         If there is nothing to pack, or a file changes meanwhile.
     """
-    found = portable(store)
-    listed = manifest(store.root, found.names)
+    portable_files = portable(store)
+    manifest_text = manifest(store.root, portable_files.names)
     bounded = Bounded(ARCHIVE)
     with output(path) as temporary, open(temporary, "wb") as raw:
         with (
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
-            _add(tar, MANIFEST, io.BytesIO(listed.encode()), len(listed.encode()))
-            for name in found.names:
+            _add(tar, MANIFEST, io.BytesIO(manifest_text.encode()), len(manifest_text.encode()))
+            for name in portable_files.names:
                 size = (store.root / name).stat().st_size
                 bounded.add(name, size)
                 with open_file(store.root / name) as file:
                     _add(tar, name, file, size)
         raw.flush()
-        with opened(temporary):  # a file that was replaced meanwhile is noticed here
+        with open_results(temporary):  # a file that was replaced meanwhile is noticed here
             pass
-    return found
+    return portable_files
 
 
 def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
@@ -75,7 +75,7 @@ def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
+def open_results(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
     """Yield the results folder that a path names; that of an archive is unpacked for as long.
 
     An archive is refused if a member leaves the folder, is not a result, is a link, or is not in the manifest
@@ -114,36 +114,36 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
 
 
 def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
-    """Write the members of an archive below a folder, as long as each is what the first, the manifest, says."""
+    """Write the members of an archive below a folder, after checking each against the manifest, the first."""
     root.mkdir()
-    listed: Mapping[str, str] | None = None
+    checksums: Mapping[str, str] | None = None
     most = LEAST_UNPACKED + MOST_RATIO * path.stat().st_size
     with open_file(path.resolve()) as raw, gzip.open(raw, "rb") as file:
         packed = cast(IO[bytes], file)
         for name, size in _members(packed):
-            if listed is None and name != MANIFEST:
+            if checksums is None and name != MANIFEST:
                 raise FileNotFoundError  # it begins with its manifest
-            if listed is not None and name not in listed:
+            if checksums is not None and name not in checksums:
                 raise UserError(f"{name!r} is not in {MANIFEST}")
             bounded.add(name, size)
             if bounded.whole > most:
                 raise UserError(
-                    f"it unpacks to more than {most:,} bytes, {MOST_RATIO} times its own, which no results do"
+                    f"it unpacks to more than {most:,} bytes, {MOST_RATIO} times its own, which results never do"
                 )
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "xb") as made:
-                _copy(packed, made, size)
-            if listed is None:
-                listed = read_manifest(root)
-            elif sha256(target) != listed[name]:
+            with open(target, "xb") as file_out:
+                _copy(packed, file_out, size)
+            if checksums is None:
+                checksums = read_manifest(root)
+            elif sha256(target) != checksums[name]:
                 raise UserError(f"{name} is not what the manifest says")
         if len(packed.read(MOST_PADDING + 1)) > MOST_PADDING:  # also compares the checksum of the whole
             raise UserError("it goes on after its last member")
 
 
 def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield name and size of every member; whoever asks for the next has read the content of the one before.
+    """Yield name and size of every member; read a member's content before asking for the next.
 
     Headers are read one by one here, as tarfile reads what an extended header says of its own length.
     """
@@ -154,8 +154,8 @@ def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
         except UnicodeDecodeError:
             raise tarfile.ReadError("a name that is no text") from None
         if member.type == tarfile.XHDTYPE and member.size <= MOST_HEADER and not long:
-            found = LONG_NAME.fullmatch(_read(packed, member.size))
-            long = found[1].decode() if found else ""
+            match = LONG_NAME.fullmatch(_read(packed, member.size))
+            long = match[1].decode() if match else ""
             if not long:
                 raise tarfile.ReadError("a header that results do not need")
             continue
@@ -172,18 +172,18 @@ def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
 
 def _read(packed: IO[bytes], size: int) -> bytes:
     """Read the content of a member that is small."""
-    with io.BytesIO() as kept:
-        _copy(packed, kept, size)
-        return kept.getvalue()
+    with io.BytesIO() as buffer:
+        _copy(packed, buffer, size)
+        return buffer.getvalue()
 
 
 def _copy(packed: IO[bytes], target: IO[bytes], size: int) -> None:
     """Write the content of a member, and read what fills its last block."""
-    left = size
-    while left:
-        block = packed.read(min(BLOCK, left))
+    remaining = size
+    while remaining:
+        block = packed.read(min(BLOCK, remaining))
         if not block:
             raise EOFError("it ends in the middle of a member")
         target.write(block)
-        left -= len(block)
+        remaining -= len(block)
     packed.read(-size % tarfile.BLOCKSIZE)

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from harness.storage.files import Damaged, read_bytes
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import parse_sealed
-from harness.storage.shapes import Started, shaped
+from harness.storage.shapes import Started, check_shape
 
 #: Called with an id and what was written when the run began; returns why the one does not follow from the other,
 #: or nothing.
 Named = Callable[[str, Mapping[str, Any]], str]
 
 
-def unchecked(id: str, started: Mapping[str, Any]) -> str:
+def accept_any(id: str, started: Mapping[str, Any]) -> str:
     """Find nothing wrong."""
     return ""
 
@@ -47,28 +47,28 @@ class Contents(NamedTuple):
         return self._replace(status="damaged", reason=why, end={}, rounds=[])
 
 
-def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
-    """Return what the folder of a run holds, as far as it is sound."""
-    kept: dict[str, bytes] = {}
-    status, reason, end = folder.read(kept)
+def contents(folder: RunFolder, named: Named = accept_any) -> Contents:
+    """Return the sound part of a run's folder."""
+    files: dict[str, bytes] = {}
+    status, reason, end = folder.read(files)
     try:
-        started = begun_as(folder, named, kept.get("spec.json"))
+        started = begun_as(folder, named, files.get("spec.json"))
     except Damaged as error:
         return Contents("damaged", reason or f"spec.json {error.why}", {}, {}, [])
     if status == "damaged":
         return Contents(status, reason, {}, started, [])
-    raw = kept.get("rounds.jsonl")
-    found = Contents(status, reason, end, started, [])
+    raw = files.get("rounds.jsonl")
+    result = Contents(status, reason, end, started, [])
     try:
         rounds = folder.rounds(raw)
     except Damaged as error:
-        return found.damaged(f"rounds.jsonl {error.why}")
+        return result.damaged(f"rounds.jsonl {error.why}")
     if raw is not None and len(raw.splitlines()) != len(rounds):  # of a run that has ended
-        return found.damaged("rounds.jsonl holds lines that are not evaluations")
-    return found._replace(rounds=rounds)
+        return result.damaged("rounds.jsonl holds lines that are not evaluations")
+    return result._replace(rounds=rounds)
 
 
-def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = None) -> dict[str, Any]:
+def begun_as(folder: RunFolder, named: Named = accept_any, raw: bytes | None = None) -> dict[str, Any]:
     """Return what was written when a run began, ``raw`` if it has been read; empty if it has not begun.
 
     Raises
@@ -81,7 +81,7 @@ def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = No
         content, _ = parse_sealed(path, read_bytes(path) if raw is None else raw, "spec", "source")
     except FileNotFoundError:
         return {}
-    shaped(path, Started, content)
+    check_shape(path, Started, content)
     if content.get("id", folder.path.name) != folder.path.name:
         raise Damaged(path, f"is of run {content['id']}")
     if why := named(folder.path.name, content):

@@ -29,15 +29,15 @@ def versions() -> dict[str, str]:
 
 @cache
 def machine() -> dict[str, str | int | float]:
-    """Return architecture, processor, cores and memory in GiB, as far as they are known."""
-    found: dict[str, str | int | float] = {"machine": platform.machine()}
+    """Return architecture, processor, cores and memory in GiB, if known."""
+    facts: dict[str, str | int | float] = {"machine": platform.machine()}
     if (cpu := _processor()) is not None:
-        found["cpu"] = cpu
+        facts["cpu"] = cpu
     if (cores := os.cpu_count()) is not None:
-        found["cores"] = cores
+        facts["cores"] = cores
     if hasattr(os, "sysconf"):
-        found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    return found
+        facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return facts
 
 
 def _processor() -> str | None:

@@ -37,7 +37,7 @@ class Unwritable(UserError):
 
 
 class Damaged(UserError):
-    """A file that does not hold what was written, or what no reader takes.
+    """A file that was changed since it was written, or that no reader accepts.
 
     Parameters
     ----------
@@ -73,13 +73,13 @@ def open_file(path: Path, most: int | None = None) -> IO[bytes]:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise Damaged(path, "is a link or a device; only files are read") from None
         raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise Damaged(path, "is not a file")
-    if most is not None and found.st_size > most:
+    if most is not None and status.st_size > most:
         os.close(descriptor)
-        raise Damaged(path, f"has {found.st_size:,} bytes; at most {most:,} are read")
+        raise Damaged(path, f"has {status.st_size:,} bytes; at most {most:,} are read")
     return open(descriptor, "rb", buffering=0)
 
 
@@ -129,10 +129,10 @@ def json_value(raw: bytes, opened: int | None = None) -> Any:
 
 
 def _shallow(value: Any, levels: int = MOST_LEVELS) -> bool:
-    """Whether lists and objects are in each other on no more than some levels."""
+    """Return whether lists and objects are in each other on no more than some levels."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(
-        _shallow(one, levels - 1) for one in inner if isinstance(one, dict | list) and one
+        _shallow(item, levels - 1) for item in inner if isinstance(item, dict | list) and item
     )
 
 
@@ -243,9 +243,9 @@ def _descriptor(path: Path) -> int | None:
 
     It may be a regular file, which a shell has opened and goes on writing; opened anew it would be cut off.
     """
-    own = ("/dev/fd", os.path.realpath("/proc/self/fd"))
+    folders = ("/dev/fd", os.path.realpath("/proc/self/fd"))
     for _ in range(MOST_LINKS):
-        if path.name.isdecimal() and os.path.realpath(path.parent) in own:
+        if path.name.isdecimal() and os.path.realpath(path.parent) in folders:
             return int(path.name)
         if not path.is_symlink():
             break
@@ -268,12 +268,12 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def has_locks(folder: Path) -> bool:
-    """Whether a lock of a file in this folder excludes others, as not on every network or virtual file system."""
+    """Return whether file locks work in this folder; some network and virtual file systems have none."""
     path = folder / f".locked.{secrets.token_hex(4)}"
-    with writing(path), open(path, "x") as one, open(path, "w") as other:
+    with writing(path), open(path, "x") as first, open(path, "w") as second:
         try:
-            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:  # it refuses locks
@@ -318,12 +318,12 @@ def make_folder(path: Path) -> None:
 
 
 def is_name(name: object) -> bool:
-    """Whether this is the name of a file or folder, and no path to somewhere else."""
+    """Return whether this is the name of a file or folder, and no path to somewhere else."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
 
 
 def safe_name(text: str) -> str:
-    """Return a name for a file of what a record calls something, which may be a path or anything else."""
+    """Return a safe file name for a name in a record, which may be a path or anything else."""
     return UNSAFE.sub("_", text)[:MOST_LETTERS].lstrip(".") or "_"
 
 

@@ -30,7 +30,7 @@ RESULT = re.compile(
 
 
 class Limits(NamedTuple):
-    """Bounds on what is read from somebody else.
+    """Bounds on files read from other people.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class Bounded:
     def add(self, name: str, size: int) -> None:
         """Count a file; raise UserError beyond a limit."""
         self._files, self.whole = self._files + 1, self.whole + size
-        for what, given, allowed in (
+        for what, amount, allowed in (
             ("files", self._files, self.limits.files),
             (f"bytes in {name}", size, self.limits.each),
             ("bytes in all files", self.whole, self.limits.whole),
         ):
-            if given > allowed:
-                raise UserError(f"at most {allowed:,} {what}, given {given:,}")
+            if amount > allowed:
+                raise UserError(f"at most {allowed:,} {what}, given {amount:,}")
 
 
 class Portable(NamedTuple):
@@ -105,7 +105,7 @@ def portable(store: Store, suite: str | None = None) -> Portable:
         raise UserError(f"no results folder {store.root}")
     names, left_out = ["store.json"] if (store.root / "store.json").exists() else [], Counter[str]()
     folders = {folder.path.name: folder for folder in store.run_folders()}
-    found: set[str] = set()
+    ids_of_suites: set[str] = set()
     for path in store.suites():
         try:
             content, _ = read_suite(path)
@@ -114,11 +114,11 @@ def portable(store: Store, suite: str | None = None) -> Portable:
             continue
         if suite in (None, content["suite"]):
             names.append(f"{path.parent.name}/suite.json")
-            found |= {cell["id"] for cell in content["cells"] if cell["id"] is not None}
+            ids_of_suites |= {cell["id"] for cell in content["cells"] if cell["id"] is not None}
     if suite is not None and not names[1:]:
         raise UserError(f"{store.root} holds no suite {suite!r}")
     ids = []
-    for id in sorted(folders if suite is None else found):
+    for id in sorted(folders if suite is None else ids_of_suites):
         status = store.contents({"id": id}).status
         if status not in ("done", "failed"):
             left_out[status] += 1
@@ -167,18 +167,18 @@ def allowed(name: str) -> str:
     return name
 
 
-def faults(root: Path, listed: Mapping[str, str]) -> dict[str, str]:
-    """Return what is wrong with the files of a manifest, by their names."""
-    found = {}
-    for name, expected in listed.items():
+def faults(root: Path, checksums: Mapping[str, str]) -> dict[str, str]:
+    """Return the faults of the files of a manifest, by their names."""
+    faults_by_name = {}
+    for name, expected in checksums.items():
         try:
             if sha256(root / name) != expected:
-                found[name] = "is not what the manifest says"
+                faults_by_name[name] = "is not what the manifest says"
         except (FileNotFoundError, NotADirectoryError):
-            found[name] = "is missing"
+            faults_by_name[name] = "is missing"
         except Damaged as error:
-            found[name] = error.why
-    return found
+            faults_by_name[name] = error.why
+    return faults_by_name
 
 
 def only_results(root: Path, listed: Collection[str], limits: Limits) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.contents import Named, unchecked
+from harness.storage.contents import Named, accept_any
 from harness.storage.files import (
     Damaged,
     copy,
@@ -22,7 +22,7 @@ from harness.storage.files import (
     sync_folder,
     writing,
 )
-from harness.storage.outcomes import agree, computed
+from harness.storage.outcomes import agree, computed_fields
 from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed
@@ -51,7 +51,7 @@ class Merged:
     suites: list[str] = field(default_factory=list)
 
 
-def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Merged:
+def merge(sources: Sequence[Path], target: Path, named: Named = accept_any) -> Merged:
     """Copy the runs and suites of results folders into one.
 
     A run that is done replaces one that is not. Of two that are done and differ, that of the target stays; of two
@@ -85,81 +85,81 @@ def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Me
 
 
 def _merge(stores: Sequence[Store], into: Store) -> Merged:
-    made = Merged()
-    pooled: dict[str, dict[str, Any]] = {}
+    result = Merged()
+    suites: dict[str, dict[str, Any]] = {}
     for store in [into, *stores]:
         for path in store.suites():
             content, _ = read_suite(path)
             name = str(content["suite"])
-            pooled[name] = _pooled(pooled[name], content) if name in pooled else content
+            suites[name] = _combine_suites(suites[name], content) if name in suites else content
     for store in stores:
         for folder in store.run_folders():
             cell = {"id": folder.path.name}
             statuses = into.contents(cell).status, store.contents(cell).status
             try:
-                _merge_run(folder, into.folder(folder.path.name), statuses, made)
+                _merge_run(folder, into.folder(folder.path.name), statuses, result)
             except Damaged as error:
-                made.left[str(folder.path)] = str(error)
-    for name, content in pooled.items():
+                result.left[str(folder.path)] = str(error)
+    for name, content in suites.items():
         path = into.root / name / "suite.json"
         if not path.exists() or read_sealed(path)[0] != content:
             into.write_suite(name, content)
-            made.suites.append(name)
-    return made
+            result.suites.append(name)
+    return result
 
 
-def _merge_run(source: RunFolder, target: RunFolder, statuses: tuple[str, str], made: Merged) -> None:
+def _merge_run(source: RunFolder, target: RunFolder, statuses: tuple[str, str], result: Merged) -> None:
     """Copy a run, unless the target has as much of it; the statuses are those of the target and the source."""
-    mine, theirs = statuses
-    if theirs in ("running", "damaged"):
-        made.left[str(source.path)] = f"it is {theirs}"
-    elif mine == "running":
-        made.left[str(source.path)] = f"{target.path} is running"
-    elif mine == "done" and theirs == "done":
+    target_status, source_status = statuses
+    if source_status in ("running", "damaged"):
+        result.left[str(source.path)] = f"it is {source_status}"
+    elif target_status == "running":
+        result.left[str(source.path)] = f"{target.path} is running"
+    elif target_status == "done" and source_status == "done":
         if why := _contradiction(source, target):
-            made.left[str(source.path)] = f"{target.path} {why}"
+            result.left[str(source.path)] = f"{target.path} {why}"
         else:
-            _complete(source, target, made)
-    elif mine == "missing" or (theirs == "done" and mine != "done"):
-        _copy(source, target, made)
+            _complete(source, target, result)
+    elif target_status == "missing" or (source_status == "done" and target_status != "done"):
+        _copy(source, target, result)
     else:
-        made.same += 1
+        result.same += 1
 
 
-def _copy(source: RunFolder, target: RunFolder, made: Merged) -> None:
+def _copy(source: RunFolder, target: RunFolder, result: Merged) -> None:
     """Copy a run's files; its folder appears when they are complete."""
     runs = target.path.parent
     with writing(runs):
         make_folder(runs)
-    fresh = runs / f"{COPYING}-{target.path.name}"
+    temporary = runs / f"{COPYING}-{target.path.name}"
     try:
         with source.reading():
-            with writing(fresh):
-                shutil.rmtree(fresh, ignore_errors=True)
-                fresh.mkdir()
+            with writing(temporary):
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir()
                 ended = source.status in ENDS.values()
                 for name in source.results() if ended else FILES:
                     with suppress(FileNotFoundError):
-                        copy(source.path / name, fresh / name)
-                sync_folder(fresh)
+                        copy(source.path / name, temporary / name)
+                sync_folder(temporary)
             if target.path.exists():
                 with target.claim():
                     for name in FILES:
                         (target.path / name).unlink(missing_ok=True)
-                    for file in fresh.iterdir():
+                    for file in temporary.iterdir():
                         rename(file, target.path / file.name)
-                fresh.rmdir()
+                temporary.rmdir()
             else:
-                rename(fresh, target.path)
-            made.copied += 1
+                rename(temporary, target.path)
+            result.copied += 1
     except Busy as error:
-        made.left[str(source.path)] = f"{error} is running"
+        result.left[str(source.path)] = f"{error} is running"
 
 
-def _complete(source: RunFolder, target: RunFolder, made: Merged) -> None:
+def _complete(source: RunFolder, target: RunFolder, result: Merged) -> None:
     """Copy what was saved with a run, such as its model, where the target has not saved it."""
     more = [name for name in source.results() if name in EXTRAS and name not in target.results()]
-    made.same += 1
+    result.same += 1
     if not more:
         return
     try:
@@ -169,47 +169,50 @@ def _complete(source: RunFolder, target: RunFolder, made: Merged) -> None:
                     copy(source.path / name, temporary)
             target.seal(*more)
     except Busy as error:
-        made.left[str(source.path)] = f"{error} is running"
+        result.left[str(source.path)] = f"{error} is running"
 
 
 def _contradiction(source: RunFolder, target: RunFolder) -> str:
-    """Return how two finished executions of a run differ; empty if they have the same figures."""
-    both = [[computed(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)]
+    """Return how two finished executions of a run differ; empty if they have the same values."""
+    both = [
+        [computed_fields(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)
+    ]
     if agree(*both):
         return ""
-    return "ended with other figures" if source.code == target.code else "has the noise of other code"
+    return "ended with other values" if source.code == target.code else "has the noise of other code"
 
 
-def _pooled(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+def _combine_suites(target: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     """Return a suite with the cells of another of its name."""
-    known = {_key(cell) for cell in mine["cells"]}
-    fresh = [cell for cell in theirs["cells"] if _key(cell) not in known]
+    keys = {_key(cell) for cell in target["cells"]}
+    fresh = [cell for cell in source["cells"] if _key(cell) not in keys]
     if not fresh:
-        return mine
+        return target
     for name, what in (
         ("profile", "its runs are of different profiles"),
         ("searches_for", "only one is a search"),
     ):
-        if mine.get(name) != theirs.get(name):
-            both = " and ".join(str(content.get(name) or "none") for content in (mine, theirs))
+        if target.get(name) != source.get(name):
+            both = " and ".join(str(content.get(name) or "none") for content in (target, source))
             raise UserError(
-                f"suite {mine['suite']}: {what} ({both}); merge into another folder, or run one of them with --name"
+                f"suite {target['suite']}: {what} ({both}); merge into another folder, or run one of them with "
+                "--name"
             )
-    tunings = [content.get("tuning", {}) for content in (mine, theirs)]
+    tunings = [content.get("tuning", {}) for content in (target, source)]
     if tunings[0].get("tune") != tunings[1].get("tune"):
         raise UserError(
-            f"suite {mine['suite']}: its settings were searched in different ways; merge into another folder, or "
+            f"suite {target['suite']}: its settings were searched in different ways; merge into another folder, or "
             "run one of them with --name"
         )
-    pooled = {**mine, "cells": [*mine["cells"], *fresh]}
+    pooled = {**target, "cells": [*target["cells"], *fresh]}
     if tunings[0]:
         before = len(tunings[0]["searches"])
         fresh = [{**cell, "search": cell["search"] + before} if "search" in cell else cell for cell in fresh]
         searches = [*tunings[0]["searches"], *tunings[1]["searches"]]
-        pooled |= {"cells": [*mine["cells"], *fresh], "tuning": {**tunings[0], "searches": searches}}
+        pooled |= {"cells": [*target["cells"], *fresh], "tuning": {**tunings[0], "searches": searches}}
     return pooled
 
 
 def _key(cell: Mapping[str, Any]) -> str:
-    """Return what a cell is told by: the run's id, or the settings of a skipped combination."""
+    """Return the key of a cell: the run's id, or the settings of a skipped combination."""
     return str(cell["id"] or json.dumps(cell["spec"], sort_keys=True))

@@ -24,28 +24,28 @@ WORDED_OF_CLAIM = frozenset(
 
 
 def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions."""
+    """Return an object of a record without fields that differ between executions."""
     return {name: value for name, value in content.items() if name != "timing"}
 
 
-def computed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions, and what only says it in words.
+def computed_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a record without fields that differ between executions, or repeat it in words.
 
     Words follow from the settings, and versions of the package word them differently.
     """
-    found = {name: value for name, value in timeless(content).items() if name not in WORDED}
-    if isinstance(claim := found.get("privacy"), Mapping):
-        found["privacy"] = {name: value for name, value in claim.items() if name not in WORDED_OF_CLAIM}
-    return found
+    values = {name: value for name, value in timeless(content).items() if name not in WORDED}
+    if isinstance(claim := values.get("privacy"), Mapping):
+        values["privacy"] = {name: value for name, value in claim.items() if name not in WORDED_OF_CLAIM}
+    return values
 
 
-def agree(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal where both say something.
+def agree(value: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal where both say something.
 
     One record may say more than another of the same run: those of later versions do, and those with diagnostics.
     """
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(agree(one[name], other[name]) for name in one.keys() & other.keys())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(agree, one, other))
-    return bool(one == other)
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(agree(value[name], other[name]) for name in value.keys() & other.keys())
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(agree, value, other))
+    return bool(value == other)

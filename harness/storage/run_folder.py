@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -17,15 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.storage import files, seals, shapes
+from harness.storage.evaluations import Evaluations
 from harness.storage.files import Damaged, open_file, writing
-from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES, MOST_BYTES, RESULTS, SEALED
+from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES, RESULTS, SEALED
 from harness.storage.seals import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05  # between attempts to take a claim
-TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
-MOST_TAIL_BYTES = 1 << 26  # a line is never as long
 
 
 class Busy(Exception):
@@ -43,9 +41,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Checksums of what this object has written, whatever becomes of the files.
-        self._lines: Any = None
-        self._spec: str | None = None
+        self.evaluations = Evaluations(path / "rounds.jsonl")
+        self._spec: str | None = (
+            None  # checksum of what this object has written, whatever becomes of the file
+        )
 
     @property
     def status(self) -> str:
@@ -79,7 +78,7 @@ class RunFolder:
             return status, None, content
         if not self.path.exists():
             return "missing", None, {}
-        if self._held():
+        if _held(self.path / CLAIM):
             return "running", None, {}
         found = self.faults()
         return ("damaged", _told(found), {}) if found else ("interrupted", None, {})
@@ -101,7 +100,7 @@ class RunFolder:
     @property
     def recorded(self) -> bool:
         """Whether evaluations of the run are on record, or were when it ended."""
-        return bool(self._raw()) or (self.path / "done.json").exists()
+        return bool(self.evaluations.read()) or (self.path / "done.json").exists()
 
     def faults(self) -> dict[str, str]:
         """Return what is wrong with the files, by their names.
@@ -123,10 +122,10 @@ class RunFolder:
         self, name: str, kept: dict[str, bytes] | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return what `seals.read_end` does; an end without the shape of one is at fault."""
-        content, found = seals.read_end(self.path, name, kept=kept)
+        content, found = seals.read_end(self.path, name, contents=kept)
         if not found:
             try:
-                shapes.shaped(self.path / name, shapes.ENDS[name], content)
+                shapes.check_shape(self.path / name, shapes.ENDS[name], content)
             except Damaged as error:
                 return {}, {name: error.why}
         return content, found
@@ -142,14 +141,6 @@ class RunFolder:
     def end(self, name: str = "done.json") -> dict[str, Any]:
         """Return the content of ``done.json`` or ``failed.json``."""
         return read_sealed(self.path / name)[0]
-
-    def _held(self) -> bool:
-        """Whether a process holds the claim."""
-        try:
-            with open_file(self.path / CLAIM) as file:
-                return not _locked(file, fcntl.LOCK_SH)
-        except (FileNotFoundError, Damaged):
-            return False
 
     @contextmanager
     def claim(self, patience: float = 0.0) -> Iterator[None]:
@@ -214,39 +205,8 @@ class RunFolder:
         self._spec = write_sealed(self.path / "spec.json", spec)
 
     def rounds(self, raw: bytes | None = None) -> list[dict[str, Any]]:
-        """Return the evaluations up to the first incomplete line, which a crash may leave.
-
-        `raw` is the content of their file, if it has been read.
-        """
-        text = self._raw() if raw is None else raw
-        if text.endswith(b"\n") and (whole := shapes.evaluations(text.splitlines())) is not None:
-            return whole
-        lines: list[dict[str, Any]] = []
-        for line in text.splitlines(keepends=True):
-            evaluation = shapes.evaluation(line)
-            if evaluation is None:
-                break
-            lines.append(evaluation)
-        return lines
-
-    def last(self) -> dict[str, Any] | None:
-        """Return the last complete line, reading only the end of the file; None if there is none."""
-        try:
-            with open_file(self.path / "rounds.jsonl") as file:
-                size, wanted = file.seek(0, 2), TAIL_BYTES
-                while True:
-                    first = file.seek(max(0, size - wanted))
-                    lines = file.read(size - first).splitlines(keepends=True)
-                    complete = lines if first == 0 else lines[1:]  # the first may be cut off
-                    for line in reversed(complete):
-                        evaluation = shapes.evaluation(line)
-                        if evaluation is not None:
-                            return evaluation
-                    if first == 0 or wanted > MOST_TAIL_BYTES:
-                        return None
-                    wanted *= 8
-        except FileNotFoundError:
-            return None
+        """Return the evaluations; arguments as of `Evaluations.all`."""
+        return self.evaluations.all(raw)
 
     @property
     def written(self) -> float | None:
@@ -259,30 +219,6 @@ class RunFolder:
                         times.append(entry.stat().st_mtime)
         return max(times, default=None)
 
-    @property
-    def digest(self) -> str:
-        """Checksum of the evaluations that were added, whatever has become of the file."""
-        written = hashlib.sha256(self._raw()) if self._lines is None else self._lines
-        return str(written.hexdigest())
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add one evaluation."""
-        text = (json.dumps(line) + "\n").encode()
-        if self._lines is None:
-            self._lines = hashlib.sha256(self._raw())
-        files.append(self.path / "rounds.jsonl", text)
-        self._lines.update(text)
-
-    def keep(self, count: int) -> None:
-        """Keep the first ``count`` evaluations; later ones are repeated from the checkpoint."""
-        path, kept = self.path / "rounds.jsonl", self._first(count)
-        if not path.exists():
-            files.append(path, kept)
-        elif self._raw() != kept:
-            with files.replacing(path, durable=True) as temporary:
-                temporary.write_bytes(kept)
-        self._lines = hashlib.sha256(kept)
-
     def save(self, checkpoint: Mapping[str, Any]) -> None:
         """Replace the checkpoint.
 
@@ -290,8 +226,8 @@ class RunFolder:
         """
         import torch  # slow to import, and not needed to read results
 
-        own = {"id": self.path.name, "digest": self.digest, **checkpoint}
-        self._sync_lines()
+        own = {"id": self.path.name, "digest": self.evaluations.digest, **checkpoint}
+        self.evaluations.sync()
         path = self.path / "checkpoint.pt"
         with files.replacing(path, durable=True) as temporary, open(temporary, "wb") as file:
             torch.save(own, file)
@@ -323,7 +259,7 @@ class RunFolder:
         if checkpoint.get("id") != self.path.name:
             log.warning("%s is of run %s; this run starts again", path, checkpoint.get("id", "(not named)"))
             return None
-        lines = self._first(checkpoint["lines"])
+        lines = self.evaluations.first(checkpoint["lines"])
         whole = lines.count(b"\n") == checkpoint["lines"]
         if not whole or hashlib.sha256(lines).hexdigest() != checkpoint.get("digest"):
             log.warning("%s: rounds.jsonl is damaged; the run starts again", self.path)
@@ -341,9 +277,10 @@ class RunFolder:
 
     def _end(self, name: str, content: Mapping[str, Any]) -> None:
         """Write the end of the run, which seals its other files."""
-        self._sync_lines()
+        self.evaluations.sync()
         others: dict[str, str | None] = dict.fromkeys(SEALED)
-        others |= {"spec.json": self._spec, "rounds.jsonl": self._lines and self.digest}
+        lines = self.evaluations.digest if self.evaluations.written else None
+        others |= {"spec.json": self._spec, "rounds.jsonl": lines}
         for other, digest in others.items():
             if digest is None and (self.path / other).exists():
                 others[other] = seals.checksum(self.path / other)
@@ -368,26 +305,19 @@ class RunFolder:
             with writing(self.path / name) as path, suppress(FileNotFoundError):
                 files.rename(path, path.with_name(f"{name}.damaged"))
 
-    def _raw(self) -> bytes:
-        """Return the content of rounds.jsonl, also before there is one."""
-        try:
-            return files.read_bytes(self.path / "rounds.jsonl", MOST_BYTES["rounds.jsonl"])
-        except FileNotFoundError:
-            return b""
-
-    def _first(self, count: int) -> bytes:
-        """Return the first lines of rounds.jsonl, or all if there are fewer."""
-        return b"".join(line + b"\n" for line in self._raw().split(b"\n")[:-1][:count])
-
-    def _sync_lines(self) -> None:
-        path = self.path / "rounds.jsonl"
-        with writing(path), suppress(FileNotFoundError):
-            files.sync(path)
-
     def retry(self) -> None:
         """Remove the failure of a run, so that it can be run again."""
         with writing(self.path / "failed.json") as path:
             files.remove(path)
+
+
+def _held(claim: Path) -> bool:
+    """Whether a process holds a claim."""
+    try:
+        with open_file(claim) as file:
+            return not _locked(file, fcntl.LOCK_SH)
+    except (FileNotFoundError, Damaged):
+        return False
 
 
 def _locked(file: IO[Any], kind: int) -> bool:

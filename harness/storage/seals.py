@@ -44,8 +44,8 @@ def write_sealed(path: Path, content: Mapping[str, Any], others: Mapping[str, st
     rest = {name: value for name, value in content.items() if name != "timing"}
     timing = {**content.get("timing", {}), "seal": {**(others or {}), path.name: BLANK}}
     head, _, tail = json_lines({**rest, "timing": timing}).rpartition(BLANK)
-    own = hashlib.sha256(f"{head}{BLANK}{tail}\n".encode()).hexdigest()
-    text = f"{head}{own}{tail}\n"
+    checksum = hashlib.sha256(f"{head}{BLANK}{tail}\n".encode()).hexdigest()
+    text = f"{head}{checksum}{tail}\n"
     write_text(path, text, durable=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -70,16 +70,16 @@ def parse_sealed(path: Path, raw: bytes, *needed: str) -> tuple[dict[str, Any], 
     seal = timing.get("seal") if isinstance(timing, dict) else None
     if not isinstance(timing, dict) or not isinstance(seal, dict):
         return content, {}
-    own = str(seal.get(path.name) or None).encode()
-    blank = BLANK.encode().join(raw.rsplit(own, 1))
-    if hashlib.sha256(blank).hexdigest().encode() != own:
+    checksum = str(seal.get(path.name) or None).encode()
+    blank = BLANK.encode().join(raw.rsplit(checksum, 1))
+    if hashlib.sha256(blank).hexdigest().encode() != checksum:
         raise Damaged(path)
     plain = {name: value for name, value in timing.items() if name != "seal"}
     return {**content, "timing": plain} if plain else _without(content, "timing"), seal
 
 
 def read_end(
-    folder: Path, name: str, *needed: str, kept: dict[str, bytes] | None = None
+    folder: Path, name: str, *needed: str, contents: dict[str, bytes] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the content of the file that ends a run, and what is wrong with the run's files, by their names.
 
@@ -93,7 +93,7 @@ def read_end(
         The file that ends it, ``done.json`` or ``failed.json``.
     *needed : str
         Fields that this file needs.
-    kept : dict[str, bytes], optional
+    contents : dict[str, bytes], optional
         Is given the content of the files of `RECORDED` as they were compared, so that they are read once.
 
     Raises
@@ -106,14 +106,16 @@ def read_end(
     except Damaged as error:
         return {}, {name: error.why}
     if not seal:
-        return content, _unsealed(folder, name)
+        return content, _faults_without_seal(folder, name)
     if seal.get(RUN) != folder.name:
         return content, {name: f"belongs to run {seal.get(RUN)}"}
-    found = {other: _fault(folder, other, seal[other], kept) for other in seal if other not in (RUN, name)}
-    return content, {other: fault for other, fault in found.items() if fault}
+    faults = {
+        other: _fault(folder, other, seal[other], contents) for other in seal if other not in (RUN, name)
+    }
+    return content, {other: fault for other, fault in faults.items() if fault}
 
 
-def _unsealed(folder: Path, name: str) -> dict[str, str]:
+def _faults_without_seal(folder: Path, name: str) -> dict[str, str]:
     """Return the faults of an end without a seal, which only a run of an earlier version may have."""
     try:
         started, _ = read_sealed(folder / "spec.json")
@@ -124,20 +126,20 @@ def _unsealed(folder: Path, name: str) -> dict[str, str]:
     return {name: "has lost its seal"} if "versions" in started else {}
 
 
-def _fault(folder: Path, name: str, expected: object, kept: dict[str, bytes] | None) -> str:
+def _fault(folder: Path, name: str, expected: object, contents: dict[str, bytes] | None) -> str:
     if name not in SEALED:  # a seal that others wrote may name files anywhere
         return "is not a file of a run"
     try:
-        if kept is None or name not in RECORDED:
-            found = checksum(folder / name, MOST_BYTES[name])
+        if contents is None or name not in RECORDED:
+            actual = checksum(folder / name, MOST_BYTES[name])
         else:
-            kept[name] = read_bytes(folder / name, MOST_BYTES[name])
-            found = hashlib.sha256(kept[name]).hexdigest()
+            contents[name] = read_bytes(folder / name, MOST_BYTES[name])
+            actual = hashlib.sha256(contents[name]).hexdigest()
     except FileNotFoundError:
         return "is missing"
     except Damaged as error:
         return error.why
-    return "" if found == expected else "is damaged"
+    return "" if actual == expected else "is damaged"
 
 
 def checksum(path: Path, most: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The shape of what a results folder holds, as far as readers rely on it.
+"""Shapes of the files of a results folder, as readers rely on them.
 
 A folder may come from others, whose checksums say nothing of its content. What is read is compared with these
 models first; other fields may be there and are kept, so that newer versions can add some.
@@ -42,8 +42,8 @@ def _ratio(value: Any) -> Any:
     if isinstance(value, list):
         if not value:
             raise ValueError("a list of ratios is empty")
-        for one in value:
-            _ratio(one)
+        for part in value:
+            _ratio(part)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("a ratio is a number")
     return value
@@ -138,7 +138,9 @@ class Held(Shape):
     @model_validator(mode="after")
     def _of_as_many_clients(self) -> Held:
         sizes = {
-            len(one.split()) for part in (self.splits, self.classes, self.groups) for one in part.values()
+            len(counts.split())
+            for part in (self.splits, self.classes, self.groups)
+            for counts in part.values()
         }
         if len(sizes | ({len(self.names)} if self.names else set())) > 1 or not self.splits:
             raise ValueError("counts are of different numbers of clients")
@@ -176,7 +178,7 @@ class Started(Shape):
 
 
 class Timing(Shape):
-    """The figures that differ between executions."""
+    """The values that differ between executions."""
 
     seconds: Number = 0
 
@@ -346,6 +348,23 @@ class Cell(Shape):
     digest: Name = ""
     versions: Versions = Field(default_factory=lambda: Versions())
     search: Whole | None = None
+    of: Whole | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _of_and_seed(self) -> Cell:
+        if (self.of is None) != (self.seed is None):
+            raise ValueError("a run of a spec has a seed")
+        return self
+
+
+class SharedSpec(Shape):
+    """Settings that runs of a suite share which differ in their seed alone."""
+
+    spec: Spec
+    digest: Name = ""
+    versions: Versions = Field(default_factory=lambda: Versions())
+    search: Whole | None = None
 
 
 class RefusedCell(Cell):
@@ -395,6 +414,7 @@ class SuiteRecord(Shape):
     profile: Name
     title: Name = ""
     report: ReportSettings = Field(default_factory=lambda: ReportSettings())
+    specs: list[SharedSpec] = Field(default_factory=list)
     cells: list[AnyCell]
     tuning: Tuning | None = None
     searches_for: Name | None = None
@@ -402,41 +422,43 @@ class SuiteRecord(Shape):
     @model_validator(mode="after")
     def _cells_fit(self) -> SuiteRecord:
         searches = len(self.tuning.searches) if self.tuning else 0
-        for cell in self.cells:
-            if cell.search is not None and cell.search >= searches:
-                raise ValueError("a search is missing")
+        made = [*(spec.search for spec in self.specs), *(cell.search for cell in self.cells)]
+        if any(number is not None and number >= searches for number in made):
+            raise ValueError("a search is missing")
+        if any(cell.of is not None and cell.of >= len(self.specs) for cell in self.cells):
+            raise ValueError("a spec is missing")
         return self
 
 
-def evaluations(given: list[bytes]) -> list[dict[str, Any]] | None:
+def evaluations(lines_read: list[bytes]) -> list[dict[str, Any]] | None:
     """Return all evaluations, parsed at once; None if one of the lines is damaged or is none."""
-    opened = max((line.count(b"{") + line.count(b"[") for line in given), default=0)
+    opened = max((line.count(b"{") + line.count(b"[") for line in lines_read), default=0)
     try:
-        lines: list[dict[str, Any]] = json_value(b"[%b]" % b",".join(given), opened)
+        lines: list[dict[str, Any]] = json_value(b"[%b]" % b",".join(lines_read), opened)
         EVALUATIONS.validate_python(lines)
     except ValueError:
         return None
-    return lines if len(lines) == len(given) else None
+    return lines if len(lines) == len(lines_read) else None
 
 
 def evaluation(line: bytes) -> dict[str, Any] | None:
     """Return an evaluation; None if the line is damaged, incomplete, or none."""
-    found = evaluations([line]) if line.endswith(b"\n") else None
-    return found[0] if found else None
+    parsed = evaluations([line]) if line.endswith(b"\n") else None
+    return parsed[0] if parsed else None
 
 
 def _checked(good: bool, value: str) -> str:
     if not good:
-        raise ValueError("it is no name of a folder")
+        raise ValueError("it is not the name of a folder")
     return value
 
 
-def shaped(path: Path, shape: type[Shape], content: Any) -> None:
+def check_shape(path: Path, shape: type[Shape], content: Any) -> None:
     """Raise Damaged, with what is wrong, unless the content of a file has a shape."""
     try:
         shape.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place, told = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
-        why = f"{place}: {told[:1].lower()}{told[1:]}" if place else told
+        place, message = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
+        why = f"{place}: {message[:1].lower()}{message[1:]}" if place else message
         raise Damaged(path, f"is damaged: {why}") from None

@@ -11,14 +11,14 @@
                   done.json        or failed.json; holds the checksums of the files above
                   claim            locked by the process that runs it
                   *.damaged        files of a damaged run, kept when it was begun again
-    DIR/<suite>/suite.json         runs of the suite, and skipped combinations
+    DIR/<suite>/suite.json         runs of the suite, and skipped combinations (`harness.storage.suite_file`)
         <suite>-tuning/suite.json  runs of the search for its settings
     DIR/claim                      locked by a merge into the folder
 
 Values that differ between executions of a run (seconds, hardware, versions, checksums) are in objects called
 ``timing``, so files can be compared without them.
 
-Readers compare the files of an ended run with its checksums. A run whose files differ is damaged: its figures are
+Readers compare the files of an ended run with its checksums. A run whose files differ is damaged: its values are
 left out, and it is not done. Runs of earlier versions have no checksums and are read as they are. Files are on the
 disk before the end of the run is written, and so are the lines that a checkpoint counts.
 
@@ -42,11 +42,10 @@ from typing import Any
 
 from harness.core.garbage import no_collection
 from harness.core.registry import UserError
-from harness.storage.contents import Contents, Named, contents, unchecked
+from harness.storage.contents import Contents, Named, accept_any, contents
 from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
-from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.shapes import SuiteRecord, shaped
+from harness.storage.suite_file import read_suite, write_suite
 
 __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
@@ -162,7 +161,7 @@ class Store:
         If it has another format version or is a file, or its runs are elsewhere.
     """
 
-    def __init__(self, root: Path, named: Named = unchecked) -> None:
+    def __init__(self, root: Path, named: Named = accept_any) -> None:
         self.root, self._named = root, named
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file; a results folder is needed")
@@ -204,7 +203,7 @@ class Store:
         """Write the runs of a suite."""
         with writing(self.root / suite):
             make_own_folder(self.root, suite)
-        write_sealed(self.root / suite / "suite.json", content)
+        write_suite(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:
         """Return the report settings of a suite; empty if there are none."""
@@ -224,7 +223,7 @@ class Store:
         search for settings are yielded only if its suite is asked for. Records of suites that are damaged are added
         to ``damaged``, and their runs belong to no suite; without such a list they raise Damaged.
         """
-        known: set[str | None] = set()
+        ids: set[str | None] = set()
         for path in self.suites():
             try:
                 content, _ = read_suite(path)
@@ -235,7 +234,7 @@ class Store:
                 continue
             if suite is not None and content["suite"] != suite:
                 continue
-            known.update(cell["id"] for cell in content["cells"])
+            ids.update(cell["id"] for cell in content["cells"])
             if suite is None and "searches_for" in content:  # its runs are no results
                 continue
             tuning, chosen = content.get("tuning", {}), content.get("report", {}).get("chosen", ())
@@ -247,35 +246,35 @@ class Store:
                     cell = {**cell, "search": search}
                 yield content["suite"], content["profile"], cell
         if suite is None:
-            for folder in self.run_folders(known):
+            for folder in self.run_folders(ids):
                 yield "", "", {"id": folder.path.name}
 
     def contents(self, cell: Mapping[str, Any]) -> Contents:
-        """Return what is on record of the run of a cell.
+        """Return the record of a cell's run.
 
         Its settings are those with which it began, and those of the cell if it has not begun.
         """
-        id, given = cell["id"], {name: cell[name] for name in OF_CELL if name in cell}
-        found = contents(self.folder(id), self._named)
-        if found.started or not given.get("spec"):
-            return found
-        if found.status == "missing":  # it has no figures; `contradictions` tells of its settings
-            return found._replace(started=given)
-        if why := self._named(id, given):
-            return found if found.status == "damaged" else found.damaged(f"suite.json {why}")
-        return found._replace(started=given)
+        id, settings = cell["id"], {name: cell[name] for name in OF_CELL if name in cell}
+        result = contents(self.folder(id), self._named)
+        if result.started or not settings.get("spec"):
+            return result
+        if result.status == "missing":  # it has no values; `contradictions` tells of its settings
+            return result._replace(started=settings)
+        if why := self._named(id, settings):
+            return result if result.status == "damaged" else result.damaged(f"suite.json {why}")
+        return result._replace(started=settings)
 
-    def run_folders(self, known: Collection[str | None] = ()) -> list[RunFolder]:
+    def run_folders(self, without: Collection[str | None] = ()) -> list[RunFolder]:
         """Return the folders of all runs that have begun, but for those with known ids.
 
         What no run could be called, such as what a killed `merge` or a file manager left, is none.
         """
         try:
-            names = sorted(set(os.listdir(self.root / "runs")) - set(known))
+            names = sorted(set(os.listdir(self.root / "runs")) - set(without))
         except FileNotFoundError:
             return []
         folders = [RunFolder(self.root / "runs" / id) for id in names if RUN_ID.fullmatch(id)]
-        return [one for one in folders if one.begun]
+        return [folder for folder in folders if folder.begun]
 
     def some_records(self, suite: str | None = None) -> list[RunRecord]:
         """Return the records like `records`; raise UserError if there are none."""
@@ -293,7 +292,7 @@ class Store:
     def records(self, suite: str | None = None) -> list[RunRecord]:
         """Return all runs: those of each suite (or of one), then runs without a suite; warn of damaged ones."""
         with no_collection():
-            records = [self._record(*one) for one in self.cells(suite)]
+            records = [self._record(*cell) for cell in self.cells(suite)]
         damaged = {str(record.id): record.reason for record in records if record.status == "damaged"}
         for id, reason in list(damaged.items())[:MOST_WARNINGS]:
             log.warning("%s is damaged and left out: %s", self.root / "runs" / id, reason)
@@ -311,9 +310,11 @@ class Store:
         search = cell.get("search") or {}
         chosen = tuple(search.get("paths", cell.get("chosen", ())))
         if cell["id"] is None:
-            made = partial(RunRecord, search=search, chosen=chosen)
-            known = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
-            return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **known)
+            skipped = partial(RunRecord, search=search, chosen=chosen)
+            provenance = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
+            return skipped(
+                None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **provenance
+            )
         status, reason, end, started, rounds = self.contents(cell)
         plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions
         spec = started.get("spec", UNKNOWN_SPEC)
@@ -330,18 +331,3 @@ class Store:
             search=search,
             chosen=chosen,
         )
-
-
-def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a ``suite.json`` and return it with its seal.
-
-    Raises
-    ------
-    Damaged
-        If it is damaged or has not the shape of one, or its folder is a link.
-    """
-    if path.parent.is_symlink():
-        raise Damaged(path, "is in a folder that is a link")
-    content, seal = read_sealed(path, "suite", "profile", "cells")
-    shaped(path, SuiteRecord, content)
-    return content, seal

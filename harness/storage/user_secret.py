@@ -34,20 +34,20 @@ def _secret(path: Path) -> bytes:
     try:
         if not path.exists():
             _make(path)
-        whole = path.stat()
-        found = path.read_bytes()
+        status = path.stat()
+        secret = path.read_bytes()
     except OSError as error:
         raise UserError(
             f"privacy.strict: the secret that hides the digest of the data cannot be kept in {path}: "
             f"{error.strerror}; set FEDFRONTIER_CACHE to a private folder"
         ) from None
-    others = os.name == "posix" and (whole.st_uid != os.getuid() or stat.S_IMODE(whole.st_mode) & 0o077)
-    if others or len(found) != LENGTH:
+    others = os.name == "posix" and (status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077)
+    if others or len(secret) != LENGTH:
         raise UserError(
             f"privacy.strict: {path} is not a valid secret ({LENGTH} bytes that only you can read); remove "
             "the file"
         )
-    return found
+    return secret
 
 
 def _make(path: Path) -> None:

@@ -54,8 +54,12 @@ def verify(store: Store) -> Iterator[Verdict]:
         except Damaged as error:
             yield Verdict(path.parent.name, "damaged", (f"suite.json {error.why}",))
         else:
-            told = tuple(store.contradictions(content["cells"]))
-            yield Verdict(path.parent.name, "damaged" if told else "sound" if seal else "not sealed", told)
+            contradictions = tuple(store.contradictions(content["cells"]))
+            yield Verdict(
+                path.parent.name,
+                "damaged" if contradictions else "sound" if seal else "not sealed",
+                contradictions,
+            )
     for folder in store.run_folders():
         yield _verdict(store, folder)
 

@@ -16,6 +16,7 @@ from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.core.losses import cross_entropy
 from harness.core.registry import Incompatible, UserError
+from harness.core.settings.privacy import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.calibration import recalibrated
 from harness.simulation.simulation import Simulation
@@ -53,16 +54,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     Incompatible
         If the run claims no privacy, has no server model that predicts classes, or has no place for canaries.
     """
-    if setup.privacy is None:
-        raise Incompatible("audit: the run claims no privacy; give it a section privacy")
-    if setup.problem.predict is None or setup.problem.kind == "vertical":
-        raise Incompatible("audit: the run part needs a model that predicts classes; use --canaries 0")
-    if setup.mixing is not None and setup.privacy.unit == "client":
-        raise Incompatible(
-            "audit: canaries of unit client are further clients, for which a topology has no place; use "
-            "--canaries 0"
-        )
-    seed, privacy = setup.spec.seed, setup.privacy
+    seed, privacy = setup.spec.seed, _audited(setup)
     planted, places = _planted(setup.federation, privacy.unit, canaries, seed)
     inside = torch.rand(canaries, generator=rng.stream(seed, "audit coins")) < 0.5
     train = planted.splits["train"]
@@ -79,8 +71,9 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     gaussian = statement["accountant"] == "exact" and privacy.own is None
     bound = "gaussian" if gaussian else "guesses"  # chosen before anything is seen
     tried = [_bounds(inside[order], share, privacy.delta, confidence, bound) for share in SHARES]
-    best = max(tried, key=lambda one: float(one[f"epsilon_{bound}"]))
+    best = max(tried, key=lambda bounds: float(bounds[f"epsilon_{bound}"]))
     lower, upper = best[f"epsilon_{bound}"], statement["epsilon_total"]
+    finding = f"epsilon is at least {lower:.3g}, claimed {float(upper):.3g}"
     return {
         "part": "run",
         "canaries": canaries,
@@ -90,10 +83,22 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
         "epsilon_upper": upper,
         "delta": privacy.delta,
         "confidence": confidence,
-        "findings": [f"epsilon is at least {lower:.3g}, claimed {float(upper):.3g}"]
-        if lower > float(upper)
-        else [],
+        "findings": [finding] if lower > float(upper) else [],
     }
+
+
+def _audited(setup: Setup) -> Privacy:
+    """Return the mechanism of a run in which canaries can be planted, or refuse the run."""
+    if setup.privacy is None:
+        raise Incompatible("audit: the run claims no privacy; give it a section privacy")
+    if setup.problem.predict is None or setup.problem.kind == "vertical":
+        raise Incompatible("audit: the run part needs a model that predicts classes; use --canaries 0")
+    if setup.mixing is not None and setup.privacy.unit == "client":
+        raise Incompatible(
+            "audit: canaries of unit client are further clients, for which a topology has no place; use "
+            "--canaries 0"
+        )
+    return setup.privacy
 
 
 def _bounds(ordered: Tensor, share: float, delta: float, confidence: float, bound: str) -> dict[str, Any]:
@@ -124,20 +129,22 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
     splits = {}
     for name, index in federation.splits.items():
         if name != "train":
-            own = (
+            places_of_split = (
                 index
                 if unit != "client"
                 else torch.cat([index, index.new_full((canaries, index.shape[1]), -1)])
             )
         elif unit == "client":
             rows = torch.cat([places[:, None], index.new_full((canaries, index.shape[1] - 1), -1)], 1)
-            own = torch.cat([index, rows])
+            places_of_split = torch.cat([index, rows])
         else:  # distribute the canaries over the clients in turn
             each = -(-canaries // len(index))
             dealt = index.new_full((len(index) * each,), -1)
             dealt[:canaries] = places
-            own = torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
-        splits[name] = own
+            places_of_split = (
+                torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
+            )
+        splits[name] = places_of_split
     users = federation.users
     if users is not None:  # each canary is a user of its own
         users = torch.cat([users, users.max() + 1 + torch.arange(canaries)])

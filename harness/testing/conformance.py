@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
-from harness.core.clients.batches import Batches, Split
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import cross_entropy
@@ -58,11 +58,11 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
         ``algorithm``, ``check``, ``result`` ("passed", "warned" or "failed") and ``why``.
     """
     rows = []
-    for one in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
-        summary = (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
+    for check_of_list in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
+        summary = (check_of_list.__doc__ or check_of_list.__name__).splitlines()[0].rstrip(".")
         row = {"algorithm": algorithm.meta.name, "check": summary, "result": "passed", "why": None}
         try:
-            one(algorithm)
+            check_of_list(algorithm)
         except Warned as error:
             row |= {"result": "warned", "why": str(error)}
         except Exception as error:
@@ -75,17 +75,16 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
 class SilentStages(Stages):
     """Stages that replace every client's message by zeros."""
 
-    def book(self, message: Message) -> None:
-        """Book the message, then zero it."""
-        super().book(message)
+    def add_known(self, message: Message, row: Tensor) -> Tensor:
+        """Note what anybody sees of a message, then zero it."""
         shapes = [part.shape for part in message.parts]
         scales = [part.scale for part in message.parts]
         if message.known is not None:
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
-        known = [term.tolist() for term in terms]
-        Silent.seen.append((self.clients.round, message.slot, shapes, scales, known))
-        message.joint, message.sent = torch.zeros_like(message.joint), torch.zeros_like(message.joint)
+        seen_terms = [term.tolist() for term in terms]
+        Silent.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        return torch.zeros_like(row)
 
 
 class Silent(Channel):
@@ -120,11 +119,11 @@ class Equal(Clients):
 class Idle(Clients):
     """Clients with an additional batch of padding."""
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Return the batches and one of padding only."""
-        made = super().batches(*arguments, **options)
-        padding = torch.full_like(made.positions[:1], -1)
-        return replace(made, positions=torch.cat([made.positions, padding]), same=False)
+        batches = super()._drawn(plan)
+        padding = torch.full_like(batches.positions[:1], -1)
+        return replace(batches, positions=torch.cat([batches.positions, padding]), same=False)
 
 
 class DrawnOnce(Clients):
@@ -134,17 +133,15 @@ class DrawnOnce(Clients):
         super().__init__(*arguments, **options)
         self.drawn: set[tuple[str, str]] = set()
 
-    def batches(
-        self, *arguments: Any, split: Split = "train", stream: str = "main", **options: Any
-    ) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Return the batches; raise `Failed` if their stream has been drawn."""
-        if (split, stream) in self.drawn:
+        if (plan.split, plan.stream) in self.drawn:
             raise Failed(
-                f"a round draws batches twice from the stream {stream!r} of {split}, and they are the same; name "
-                "another stream, or go through the first ones again"
+                f"a round draws batches twice from the stream {plan.stream!r} of {plan.split}, and they are the "
+                "same; name another stream, or go through the first ones again"
             )
-        self.drawn.add((split, stream))
-        return super().batches(*arguments, split=split, stream=stream, **options)
+        self.drawn.add((plan.split, plan.stream))
+        return super()._drawn(plan)
 
 
 def _check(fn: Check) -> Check:
@@ -155,8 +152,12 @@ def _check(fn: Check) -> Check:
 @_check
 def _constructible(cls: type[Algorithm]) -> None:
     """Make from default settings an algorithm equal to itself that survives pickling."""
-    made = cls()
-    if made != cls() or hash(made) != hash(cls()) or pickle.loads(pickle.dumps(made)) != made:
+    algorithm = cls()
+    if (
+        algorithm != cls()
+        or hash(algorithm) != hash(cls())
+        or pickle.loads(pickle.dumps(algorithm)) != algorithm
+    ):
         raise Failed("two instances with default settings differ")
 
 
@@ -235,9 +236,9 @@ def _silent(cls: type[Algorithm]) -> None:
                     f"the number of messages, or their shapes, scales or known terms, show client {secret}'s data"
                 )
             # What the house takes as the server's model is read from the state by the algorithm itself.
-            models = [algorithm.model(made) for made in (plain, state)]
+            models = [algorithm.model(end) for end in (plain, state)]
             shown = [(m,) if isinstance(m, torch.Tensor) else tuple(m) for m in models]
-            views = [(*made, *read) for made, read in zip((plain, state), shown, strict=True)]
+            views = [(*end, *read) for end, read in zip((plain, state), shown, strict=True)]
             for name, one, other in zip(
                 (*plain._fields, *["the model"] * len(shown[0])), *views, strict=True
             ):
@@ -286,8 +287,10 @@ def _groups_declared(cls: type[Algorithm]) -> None:
         return
     algorithm, (problem, federation) = small(cls), task_of(cls)
     alike = federation.pool._replace(group=torch.zeros_like(federation.pool.group))
-    found = run(algorithm, (problem, replace(federation, pool=alike)))
-    if any(not torch.equal(*both) for both in zip(found, run(algorithm, (problem, federation)), strict=True)):
+    one_group = run(algorithm, (problem, replace(federation, pool=alike)))
+    if any(
+        not torch.equal(*both) for both in zip(one_group, run(algorithm, (problem, federation)), strict=True)
+    ):
         raise Failed("the result depends on sensitive groups; declare it with Meta(..., groups=True)")
 
 

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from harness import models
 from harness.core.algorithm import Algorithm, Release
-from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import prune_own_models
+from harness.core.clients.pruning import masked_state, prune_own_models
 from harness.core.execution.vectorize import ClientExecutor, Mode
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
+from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
@@ -71,9 +71,9 @@ CHANNEL_CHECKS: list[Check] = []
 class DirectStages(Stages):
     """Stages without encoding."""
 
-    def encode(self, message: Message) -> None:
+    def encode(self, message: Message, row: Tensor) -> Code:
         """Deliver the message unchanged, in zero bytes."""
-        message.sizes = torch.zeros(message.joint.shape[:-1], dtype=torch.int64)
+        return Code(row, torch.zeros(row.shape[:-1], dtype=torch.int64))
 
 
 class PlainStages(Stages):
@@ -102,16 +102,16 @@ class Noticed(Stages):
 
     seen: ClassVar[list[Tensor]] = []
 
-    def clip(self, message: Message) -> None:
+    def clip(self, message: Message, row: Tensor) -> Tensor:
         """Note the first row, without known terms, and clip."""
         if message.sender == "client" and self.clients.round >= 0:
-            self.seen.append(message.joint[0].clone())
-        super().clip(message)
+            self.seen.append(row[0].clone())
+        return super().clip(message, row)
 
-    def average(self, message: Message) -> None:
+    def average(self, message: Message, row: Tensor) -> Average:
         """Return zeros, so that later messages depend on no earlier one of another client."""
-        super().average(message)
-        message.joint = torch.zeros_like(message.joint)
+        average = super().average(message, row)
+        return average._replace(row=torch.zeros_like(average.row))
 
 
 class Overheard(Channel):
@@ -143,12 +143,11 @@ class Noted(Clients):
 
     rates: ClassVar[set[float]] = set()
 
-    def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Record the rate and draw batches."""
-        size = batch_size or (work.batch_size if work is not None else None)
-        counts = self.federation.counts(options.get("split", "train")).flatten().tolist()
+        size, counts = plan.batch_size, self.federation.counts(plan.split).flatten().tolist()
         self.rates.update(1.0 if size is None else min(1.0, size / count) for count in counts)
-        return super().batches(work, batch_size=batch_size, **options)
+        return super()._drawn(plan)
 
 
 class Summed(ClientExecutor):
@@ -180,20 +179,20 @@ def _lossless(cls: type[Algorithm]) -> None:
 def _unprotected(cls: type[Algorithm]) -> None:
     """Do under an infinite clip norm and no noise what is done without privacy."""
     algorithm, task = cls(local_steps=cls.meta.steps or 2, batch_size=None), task_of(cls)
-    for name, made in _protected(cls, algorithm, task, clip=float("inf")):
+    for name, simulation in _protected(cls, algorithm, task, clip=float("inf")):
         usual = run(algorithm, task, channel=Plain if name == "central" else Channel)
         whole = not issubclass(cls, Release)  # messages in one piece, so that nothing rounds
         exactly = name == "local" and whole
-        same_state(f"the state under {name} privacy", made.state, usual, exactly=exactly)
+        same_state(f"the state under {name} privacy", simulation.state, usual, exactly=exactly)
 
 
 @_check
 def _bounded(cls: type[Algorithm]) -> None:
     """Bound the effect of a client's data on others by the clip norm."""
     algorithm, secret = small(cls), 1
-    for name, made in _protected(cls, algorithm, task_of(cls), clip=TINY):
-        other = run(algorithm, task_of(cls, changed=secret), privacy=made.privacy)
-        for field, one, two in zip(other._fields, made.state, other, strict=True):
+    for name, simulation in _protected(cls, algorithm, task_of(cls), clip=TINY):
+        other = run(algorithm, task_of(cls, changed=secret), privacy=simulation.privacy)
+        for field, one, two in zip(other._fields, simulation.state, other, strict=True):
             if one.ndim > 1:
                 others = torch.arange(len(one)) != secret
                 one, two = one[others], two[others]
@@ -213,17 +212,19 @@ def _separate(cls: type[Algorithm]) -> None:
     if cls.meta.gossip or cls.meta.pooled or cls.meta.solves[0] == "vertical":
         return  # everybody takes part in every round
     problem = _hidden(cls)  # of clients with different numbers of steps, if there is one
-    given = task_of(cls) if problem is None or cls.meta.groups else (problem, task("erm")[1])
+    problem_and_data = task_of(cls) if problem is None or cls.meta.groups else (problem, task("erm")[1])
     steps = (
         {"local_steps": None, "local_epochs": 1} if cls.meta.epochs else {"local_steps": cls.meta.steps or 2}
     )
-    algorithm, sizes = cls(**steps, batch_size=4), given[1].counts()
+    algorithm, sizes = cls(**steps, batch_size=4), problem_and_data[1].counts()
     member, small, large = 0, int(sizes.argmin()), int(sizes.argmax())
     sent = []
     for other in (small, large):
         Noticed.seen.clear()
         with suppress(Incompatible):
-            run = Simulation(*given, algorithm, Privacy.of(0.0, clip=1e9, **CENTRAL), channel=Overheard)
+            run = Simulation(
+                *problem_and_data, algorithm, Privacy.of(0.0, clip=1e9, **CENTRAL), channel=Overheard
+            )
             for _ in range(ROUNDS):  # from the second on, clients remember something
                 run.step(torch.tensor(sorted((member, other))))
         sent.append(list(Noticed.seen))
@@ -325,14 +326,15 @@ def _pruned(cls: type[Algorithm]) -> None:
     if problem is None or cls.meta.pooled:
         return  # no problem of this kind has a model that can be pruned; or nothing travels
     algorithm, federation = small(cls), task("erm")[1]
-    own = tuple(torch.linspace(0, 0.75, federation.clients).tolist())  # every client a model of its own size
-    ratios: tuple[Ratio, ...] = (0.5,) if cls.meta.gossip else (0.5, own)
-    for name, made in _compressed(
+    each = tuple(torch.linspace(0, 0.75, federation.clients).tolist())  # every client a model of its own size
+    ratios: tuple[Ratio, ...] = (0.5,) if cls.meta.gossip else (0.5, each)
+    for name, simulation in _compressed(
         cls, algorithm, (problem, federation), ratios, (RAW, SPARSE, SHIFTED, FORGETFUL, FACTORED)
     ):
-        assert made.pruned is not None
-        for field, part in zip(made.state._fields, made.state, strict=True):
-            if not torch.equal(made.pruned.masked(part), part):
+        assert simulation.pruned is not None
+        masked = masked_state(simulation.pruned, simulation.state)
+        for field, part, inside in zip(masked._fields, simulation.state, masked, strict=True):
+            if not torch.equal(inside, part):
                 raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 
@@ -342,10 +344,10 @@ def _pruned_parties(cls: type[Algorithm]) -> None:
     party = nn.Sequential(nn.Linear(federation.pool.x.shape[-1], 8), nn.ReLU(), nn.Linear(8, 4))
     task = split_classifier(party, nn.Linear(federation.clients * 4, 2)), federation
     ratios = (0.5, (0.25, 0.5, 0.75))
-    for name, made in _compressed(cls, small(cls), task, ratios, (RAW, FORGETFUL)):
+    for name, simulation in _compressed(cls, small(cls), task, ratios, (RAW, FORGETFUL)):
         # Pruning a pruned model again selects the same units, which have no weights.
-        alpha = torch.as_tensor(made.compression.alpha, dtype=torch.float64)
-        left, y = prune_own_models(task[0], made.state.y, alpha, None), made.state.y
+        alpha = torch.as_tensor(simulation.compression.alpha, dtype=torch.float64)
+        left, y = prune_own_models(task[0], simulation.state.y, alpha, None), simulation.state.y
         if left is None or not torch.equal(left.masked(y), y):
             raise Failed(f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune")
 
@@ -380,16 +382,16 @@ def _protected(
     for name, mechanism in _mechanisms(cls).items():
         privacy = Privacy.of(noise, clip=clip, **mechanism)
         try:
-            made = simulate(algorithm, task, privacy=privacy, **options)
+            simulation = simulate(algorithm, task, privacy=privacy, **options)
         except Incompatible:
             continue
-        yield name, made
+        yield name, simulation
 
 
 def _mechanisms(cls: type[Algorithm]) -> dict[str, dict[str, Any]]:
     """Return the mechanisms; vertical problems have public batches and hence full sampling."""
-    known = {**RECORD, "sampling": "full"}
-    return MECHANISMS | ({"record": known} if cls.meta.solves[0] == "vertical" else {})
+    public = {**RECORD, "sampling": "full"}
+    return MECHANISMS | ({"record": public} if cls.meta.solves[0] == "vertical" else {})
 
 
 def _report(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> PrivacyReport | None:
@@ -409,8 +411,8 @@ def _rates(ledger: Ledger, draw: Draw) -> set[float]:
 def _hidden(cls: type[Algorithm]) -> Problem | None:
     """Return a problem of the algorithm's kind whose model has hidden units; None if there is none."""
     module = models.build("mlp", (6,), 2, {"hidden": [8, 4]})
-    made = {"erm": classifier, "minimax": _weighed}.get(cls.meta.solves[0])
-    return None if made is None else suited(cls, made(module))
+    make = {"erm": classifier, "minimax": _weighed}.get(cls.meta.solves[0])
+    return None if make is None else suited(cls, make(module))
 
 
 def _weighed(module: nn.Module) -> Problem:

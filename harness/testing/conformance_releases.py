@@ -50,9 +50,11 @@ class Still(DryClients):
         """Return zeros."""
         if fn not in self.shapes:
             self.shapes[fn] = super().each(fn, *arguments)
-        made = self.shapes[fn]
+        shape = self.shapes[fn]
         return (
-            torch.zeros_like(made) if isinstance(made, Tensor) else [torch.zeros_like(part) for part in made]
+            torch.zeros_like(shape)
+            if isinstance(shape, Tensor)
+            else [torch.zeros_like(part) for part in shape]
         )
 
 
@@ -98,17 +100,17 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     problem, federation = wide_task(cls)
     moved = replace(problem, init=lambda draw: {n: part + 1 for n, part in problem.init(draw).items()})
     algorithm = small(cls, **settings)
-    given = {**LOCAL, "clip": CLIP}
+    local = {**LOCAL, "clip": CLIP}
     options: dict[str, Any] = {"rounds": 0, "clients": Still}
 
     def begin(noise: float, runs: Sequence[int]) -> Simulation:
         Still.shapes.clear()
         data = stack([federation] * len(runs)) if len(runs) > 1 else federation
         keys, seeds = tuple(f"run {number}" for number in runs), (0,) * len(runs)
-        privacy = Privacy.of(noise, **given)
+        privacy = Privacy.of(noise, **local)
         return simulate(algorithm, (moved, data), privacy=privacy, noise_keys=keys, seeds=seeds, **options)
 
-    found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+    apart_by_field: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     try:
         quiet = begin(0.0, [0]).state
         for runs in [range(RUNS)] if cls.meta.stackable else [[number] for number in range(ALONE)]:
@@ -118,13 +120,13 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
                     noisy.step()
                 for name, part in zip(noisy.state._fields, noisy.state, strict=True):
                     apart = part.double().clone().unbind() if noisy.stacked else [part.double().clone()]
-                    found.setdefault(name, ([], []))[where].extend(apart)
+                    apart_by_field.setdefault(name, ([], []))[where].extend(apart)
     except Incompatible:
         return []
     return [
-        Growth(name, bool(part.any()), _exponent(*found[name]))
+        Growth(name, bool(part.any()), _exponent(*apart_by_field[name]))
         for name, part in zip(quiet._fields, quiet, strict=True)
-        if (part.ndim == 1 or cls.meta.gossip) and _spread(found[name][1]) > 0
+        if (part.ndim == 1 or cls.meta.gossip) and _spread(apart_by_field[name][1]) > 0
     ]
 
 
@@ -137,7 +139,7 @@ class Counting(Stages):
         """Book the message and note its length."""
         super().book(message)
         if self.clients.round >= 0:
-            self.lengths.append(message.joint.shape[-1])
+            self.lengths.append(sum(part.shape[-1] for part in message.parts))
 
 
 class Counted(Channel):
@@ -182,8 +184,10 @@ def _check(fn: Check) -> Check:
 @_check
 def _noise_fades(cls: type[Algorithm]) -> None:
     """Keep no noise that adds up in the state of the server."""
-    if found := [one for one in noise_growth(cls) if one.adds_up]:
-        text = ", ".join(f"{one.field} (variance grows with T^{one.exponent:.1f})" for one in found)
+    if growing := [growth for growth in noise_growth(cls) if growth.adds_up]:
+        text = ", ".join(
+            f"{growth.field} (variance grows with T^{growth.exponent:.1f})" for growth in growing
+        )
         raise Warned(
             f"the noise of all rounds adds up in {text}; release values, not changes: docs/releases.md"
         )
@@ -197,5 +201,5 @@ def _released(cls: type[Algorithm]) -> None:
     for ids in (None, (1, 3)):
         if ids and cls.meta.gossip:
             continue
-        states = [run(small(cls, release=one), task_of(cls), ids=ids) for one in ("value", "change")]
+        states = [run(small(cls, release=release), task_of(cls), ids=ids) for release in ("value", "change")]
         same_state("the state", *states)

@@ -37,23 +37,23 @@ def settings_side_by_side(cls: type[Algorithm]) -> None:
     if not cls.meta.stackable:
         return
     usual = small(cls)
-    given = {name: getattr(usual, name) for name in numbers(cls)}
-    set_by_default = {name: value for name, value in given.items() if value}
-    for chosen in (set_by_default, set_by_default | {n: 0.3 for n, value in given.items() if not value}):
+    values = {name: getattr(usual, name) for name in numbers(cls)}
+    set_by_default = {name: value for name, value in values.items() if value}
+    for chosen in (set_by_default, set_by_default | {n: 0.3 for n, value in values.items() if not value}):
         base = _made(cls, chosen)
         if base is None:  # some settings exclude each other: one by one
             for name in chosen.keys() - set_by_default.keys():
                 alone = set_by_default | {name: 0.3}
-                if (one := _made(cls, alone)) is not None:
-                    _compare(cls, [one], {name: alone})
+                if (algorithm := _made(cls, alone)) is not None:
+                    _compare(cls, [algorithm], {name: alone})
         else:
             _compare(cls, [base], {name: chosen for name in chosen})
 
 
 def _compare(cls: type[Algorithm], base: list[Algorithm], changes: dict[str, dict[str, float]]) -> None:
     """Compare a stack of runs that each differ from the first in one number with the runs alone."""
-    other = [(name, _made(cls, given | {name: 0.75 * given[name]})) for name, given in changes.items()]
-    changed = {name: one for name, one in other if one is not None}
+    other = [(name, _made(cls, values | {name: 0.75 * values[name]})) for name, values in changes.items()]
+    changed = {name: algorithm for name, algorithm in other if algorithm is not None}
     _check(cls, [*base, *changed.values()], ["", *changed])
 
 

@@ -100,14 +100,14 @@ def simulate(
     mixing = mixing_matrix(Complete(), federation.clients) if gossip else None
     if mixing is not None and len(seeds) > 1:
         mixing = mixing.expand(len(seeds), -1, -1)
-    given = {
+    arguments = {
         "rows": ClientExecutor("vmap"),
         "compression": RAW,
         "mixing": mixing,
         "in_parts": False,
         **options,
     }
-    run = Simulation(problem, federation, algorithm, seeds=seeds, **given)
+    run = Simulation(problem, federation, algorithm, seeds=seeds, **arguments)
     if state is not None:
         run.state, run.round = state, first
     for _ in range(rounds):
@@ -158,9 +158,9 @@ def wide_task(cls: type[Algorithm]) -> Task:
     return problem.build(Setting(problem.settings(**settings), None, None))
 
 
-def same_state(what: str, found: Any, expected: Any, exactly: bool = False) -> None:
+def same_state(what: str, state: Any, expected: Any, exactly: bool = False) -> None:
     """Raise `Failed` unless two states agree."""
-    for name, one, other in zip(expected._fields, found, expected, strict=True):
+    for name, one, other in zip(expected._fields, state, expected, strict=True):
         if one.shape != other.shape:
             raise Failed(f"{what}: {name} has shape {tuple(one.shape)}, expected {tuple(other.shape)}")
         gap = float((one - other).abs().max()) if one.numel() else 0.0

@@ -85,7 +85,7 @@ class Transcript:
             for pair in zip(counts, rates, strict=True)
         )
         noise = torch.as_tensor(self.privacy.noise, dtype=torch.float64).expand(len(counts)).tolist()
-        return {(z, tuple(sorted(one.items()))) for z, one in zip(noise, each, strict=True)}
+        return {(z, tuple(sorted(charges.items()))) for z, charges in zip(noise, each, strict=True)}
 
 
 def clipped(parts: Sequence[Tensor], limit: Limit, order: int = 2) -> list[Tensor]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import CentralPrivacy, Privacy
+from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
@@ -63,16 +64,12 @@ def audit_transcript(
         ``std_claimed`` and ``std_measured`` (over the sensitivity; all releases together), ``epsilon_claimed`` and
         ``epsilon_seen``, ``findings``.
     """
-    if privacy.server_clip is not None:  # post-processing
-        privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))
-    banded = privacy.spec.mechanism == "banded"
+    privacy = _noise_alone(privacy)
+    banded, summed = privacy.spec.mechanism == "banded", privacy.placement == "distributed"
     rounds = min(rounds, privacy.rounds) if banded else rounds
-    summed = privacy.placement == "distributed"
-    if summed:  # a fine grid, as rounding adds to the noise
-        privacy = replace(privacy, spec=privacy.spec.model_copy(update={"bits": MOST_BITS, "dropouts": None}))
-    found: dict[str, Any] = {"part": "transcript", "rounds": rounds}
+    report: dict[str, Any] = {"part": "transcript", "rounds": rounds}
     if privacy.noise_multiplier == 0:
-        return found | {"note": "no noise, nothing claimed", "findings": []}
+        return report | {"note": "no noise, nothing claimed", "findings": []}
     quiet, _ = _recorded(make, replace(privacy, noise_multiplier=0.0, multipliers=()), 2)
     seen, run = _recorded(make, privacy, rounds)
     if banded:
@@ -80,24 +77,33 @@ def audit_transcript(
         seen.noise = {key: _encoded(each, privacy) for key, each in seen.noise.items()}
     tolerance = GRID if summed else TOLERANCE[next(iter(run.start.values())).dtype]
     if not seen.charges:
-        return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
-    claim = run.statement() or {}
-    spent = _epsilon(seen)
-    own, multiplier = privacy.own, claim.get("noise_multiplier")  # None if nothing was booked
-    tests = list(_tests(seen, _multipliers(run), own))
+        return report | {"note": "nothing is released", "findings": _short(seen.wrong)}
+    claim, spent = run.statement() or {}, _epsilon(seen)
+    noise, multiplier = privacy.own, claim.get("noise_multiplier")  # None if nothing was booked
+    tests = list(_tests(seen, _multipliers(run), noise))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
     findings += [text for p, text in tests if p < alarm / len(tests)]
     kept = [part.flatten() for key, each in seen.noise.items() for part in each.values() if key[0] != "count"]
-    return found | {
+    return report | {
         "releases": len(seen.noise),
         "tests": len(tests),
         "p_value": min(1.0, len(tests) * min((p for p, _ in tests), default=1.0)),
-        "std_claimed": multiplier and multiplier * (1.0 if own is None else own.std),
+        "std_claimed": multiplier and multiplier * (1.0 if noise is None else noise.std),
         "std_measured": math.sqrt(float(torch.cat(kept).square().nanmean())) if kept else None,
         "epsilon_claimed": claim["epsilon_total"],
         "epsilon_seen": spent,
         "findings": _short(findings),
     }
+
+
+def _noise_alone(privacy: Privacy) -> Privacy:
+    """Return the mechanism without what changes its noise afterwards."""
+    changed: dict[str, Any] = {}
+    if privacy.server_clip is not None:  # post-processing
+        changed["server_clip"] = None
+    if privacy.placement == "distributed":  # a fine grid, as rounding adds to the noise
+        changed |= {"bits": MOST_BITS, "dropouts": None}
+    return replace(privacy, spec=privacy.spec.model_copy(update=changed))
 
 
 def of_setup(setup: Setup) -> Make:
@@ -127,20 +133,20 @@ def _encoded(noise: dict[int, Tensor], privacy: Privacy) -> dict[int, Tensor]:
     """Return what the noise of all rounds is made from, C times it, which must be independent."""
     assert isinstance(privacy.spec, CentralPrivacy)
     rows = coefficients(privacy.rounds, privacy.bands, privacy.spec.factorization)
-    made = {}
+    newest_noise = {}
     for round, newest in noise.items():
-        made[round] = newest
+        newest_noise[round] = newest
         if round >= 0:  # the initialization is a release of its own
             past = [noise.get(round - back) for back in range(1, min(round + 1, privacy.bands))]
             terms = [row * part for row, part in zip(rows[round, 1:], past, strict=False) if part is not None]
-            made[round] = sum(terms, rows[round, 0] * newest)
-    return made
+            newest_noise[round] = sum(terms, rows[round, 0] * newest)
+    return newest_noise
 
 
 def _too_close(seen: Transcript, bands: int) -> Iterator[str]:
     """Describe clients that take part twice within the rounds over which noise is correlated."""
     last: dict[int, int] = {}
-    for (_, round), (who, _) in sorted(seen.charges.items(), key=lambda one: int(one[0][1])):
+    for (_, round), (who, _) in sorted(seen.charges.items(), key=lambda charge: int(charge[0][1])):
         for client in who.nonzero().flatten().tolist() if int(round) >= 0 else []:
             if int(round) - last.get(client, -bands) < bands:
                 rounds = f"rounds {last[client]} and {round}"
@@ -157,17 +163,18 @@ def _unclipped(quiet: Transcript, tolerance: float) -> Iterator[str]:
 
 
 def _tests(
-    seen: Transcript, multipliers: tuple[float, ...], own: Noise | None
+    seen: Transcript, multipliers: tuple[float, ...], noise_of_user: Noise | None
 ) -> Iterator[tuple[float, str]]:
     """Yield p-value and description of every test of noise and sampling."""
     noise = {
         key: {round: part / multipliers[-1 if key[0] == "count" else 0] for round, part in each.items()}
         for key, each in seen.noise.items()
     }
-    if own is not None:
+    if noise_of_user is not None:
         noise = {
             key: {
-                round: torch.from_numpy(own.normal(part.numpy())).clamp(-9, 9) for round, part in each.items()
+                round: torch.from_numpy(noise_of_user.normal(part.numpy())).clamp(-9, 9)
+                for round, part in each.items()
             }
             for key, each in noise.items()
         }
@@ -229,13 +236,13 @@ def _epsilon(seen: Transcript) -> float:
     """Return the largest epsilon of a client, or person, by what was seen."""
     privacy = seen.privacy
     how = "without-replacement" if privacy.sampling == "without-replacement" else "poisson"
-    own = privacy.own
+    noise = privacy.own
     accounts = (
         account(
             [
                 Event(compose([z] * int(count)), rate, times, how)
-                if own is None
-                else own_event(own, z, int(count), rate, times, how)
+                if noise is None
+                else own_event(noise, z, int(count), rate, times, how)
                 for (count, rate), times in each
             ],
             privacy.delta,
@@ -249,10 +256,12 @@ def _epsilon(seen: Transcript) -> float:
 def _unbooked(seen: Transcript, claim: dict[str, Any], spent: float) -> Iterator[str]:
     """Describe what the stated epsilon and number of releases leave out."""
     each = 2 if seen.privacy.clip == "adaptive" else 1  # the count is a release too
-    made = {each * sum(int(count) * times for (count, _), times in one) for _, one in seen.spent()}
+    releases = {
+        each * sum(int(count) * times for (count, _), times in charges) for _, charges in seen.spent()
+    }
     stated, epsilon = claim["releases"], float(claim["epsilon_total"])
-    if max(made) > stated or (len(made) == 1 and stated not in made):
-        yield f"{max(made)} releases were made, {stated} are booked"
+    if max(releases) > stated or (len(releases) == 1 and stated not in releases):
+        yield f"{max(releases)} releases were made, {stated} are booked"
     if not epsilon >= spent * (1 - 1e-6):
         yield f"the releases that were made have epsilon {spent:.4g}, claimed {epsilon:.4g}"
 

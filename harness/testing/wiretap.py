@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.core import rng
-from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import Drawn, LocalBatch
 from harness.core.execution.vectorize import Points
@@ -219,7 +219,7 @@ class Wiretap(Channel):
         mask = masks.of_model(clients, parts)
         held = None if mask is None else split(mask, parts)
         if held is not None:
-            private = [part * one for part, one in zip(private, held, strict=True)]
+            private = [part * entries for part, entries in zip(private, held, strict=True)]
         return _Message(number, changed, private, known, limit, bound * privacy.factor, held)
 
     def _charge(self, batch: LocalBatch | None) -> None:
@@ -293,45 +293,28 @@ class Witness(Clients):
             members = torch.zeros(self.federation.clients, dtype=torch.bool).index_fill(0, drawn, True)
             transcript.draw("cohort", privacy.rate, 0, members)
 
-    def batches(
-        self,
-        work: LocalWork | None,
-        *,
-        steps: int | Tensor | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        split: str = "train",
-        stream: str = "main",
-        aligned: bool = False,
-    ) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Draw batches and note who is in which."""
-        options: dict[str, Any] = {
-            "steps": steps, "epochs": epochs, "batch_size": batch_size, "split": split, "stream": stream,
-            "aligned": aligned,
-        }  # fmt: skip
-        made = super().batches(work, **options)
-        if self._records is not None and not self._records.public:
-            size = batch_size or (work.batch_size if work is not None else None) or math.inf
-            records = self._records
-            counts = (
-                records.counts(self.federation, split)[self.ids] if records.users else self.samples(split)
-            )
-            rates = (size / counts.clamp(min=1).double()).clamp(max=1.0)
-            public = self._records.privacy.record_rate
-            stream = f"{split} {stream}"
-            self._rates[stream] = rates if public is None else torch.full_like(rates, public)
-            held = self.take(self.federation.splits[split])
-            for row, client in enumerate(self.ids.tolist()):
-                mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
-                if records.users:  # known by their first samples
-                    first = self.federation.by_user(split, records.each)[client, :, 0]
-                    mine = held[row][first[first >= 0]]
-                for step in range(self._seen[stream, client], int(made.num_steps[row])):
-                    members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
-                    self._transcript.draw("batch", rate, client, members.cpu())
-                # A stream that is drawn again gives the same batches.
-                self._seen[stream, client] = max(self._seen[stream, client], int(made.num_steps[row]))
-        return made
+        batches, records, split = super()._drawn(plan), self._records, plan.split
+        if records is None or records.public:
+            return batches
+        counts = records.counts(self.federation, split)[self.ids] if records.users else self.samples(split)
+        rates = ((plan.batch_size or math.inf) / counts.clamp(min=1).double()).clamp(max=1.0)
+        public = records.privacy.record_rate
+        stream = f"{split} {plan.stream}"
+        self._rates[stream] = rates if public is None else torch.full_like(rates, public)
+        held = self.take(self.federation.splits[split])
+        for row, client in enumerate(self.ids.tolist()):
+            mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
+            if records.users:  # known by their first samples
+                first = self.federation.by_user(split, records.each)[client, :, 0]
+                mine = held[row][first[first >= 0]]
+            for step in range(self._seen[stream, client], int(batches.num_steps[row])):
+                members = torch.isin(mine.to(batches.positions.device), batches.positions[step, row])
+                self._transcript.draw("batch", rate, client, members.cpu())
+            # A stream that is drawn again gives the same batches.
+            self._seen[stream, client] = max(self._seen[stream, client], int(batches.num_steps[row]))
+        return batches
 
     def _gradients(
         self,
@@ -344,7 +327,7 @@ class Witness(Clients):
             return super()._gradients(points, batch, by, objective)
         if self.round % 2:
             objective = partial(_lengthened, objective)
-        made = super()._gradients(points, batch, by, objective)
+        gradients = super()._gradients(points, batch, by, objective)
         drawn = self._records.of(batch)
         call = self._made[drawn.stream, drawn.step]
         self._made[drawn.stream, drawn.step] += 1
@@ -356,10 +339,12 @@ class Witness(Clients):
         clean = clipped_sums(objective(problem), at, real, by, bound, self._records.each)
         if self.pruned is not None:
             clean = [
-                torch.where(model.mask, model.put(part, one), torch.nan) if model.inside(one) else part
-                for part, one in zip(clean, made, strict=True)
+                torch.where(model.mask, model.put(part, gradient), torch.nan)
+                if model.inside(gradient)
+                else part
+                for part, gradient in zip(clean, gradients, strict=True)
             ]
-        self._note(drawn, batch.active.squeeze(-1).bool(), call, made, clean)
+        self._note(drawn, batch.active.squeeze(-1).bool(), call, gradients, clean)
         if self._records.public:
             _charge_persons(self._transcript, self, batch)
         else:
@@ -368,15 +353,17 @@ class Witness(Clients):
             rates[self.ids] = self._rates[drawn.stream]
             who = torch.zeros(self.federation.clients, dtype=torch.int64).index_add(0, self.ids, active)
             self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
-        return made
+        return gradients
 
-    def _note(self, drawn: Drawn, active: Tensor, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
+    def _note(
+        self, drawn: Drawn, active: Tensor, call: int, gradients: list[Tensor], clean: list[Tensor]
+    ) -> None:
         """Keep the noise of the gradients of clients that took the step."""
         privacy, ids = self._transcript.privacy, self.ids[active.cpu()]
         sensitivity = privacy.bound() * privacy.factor
-        own = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
-        unit = sensitivity * (own[ids] / own.min()).unsqueeze(-1) if own.ndim else sensitivity
-        for part, (one, other) in enumerate(zip(made, clean, strict=True)):
+        noise_of = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
+        unit = sensitivity * (noise_of[ids] / noise_of.min()).unsqueeze(-1) if noise_of.ndim else sensitivity
+        for part, (one, other) in enumerate(zip(gradients, clean, strict=True)):
             noise = (one.double() * drawn.divisor - other)[active] / unit
             key = ("gradient", drawn.stream, drawn.step, call, part)
             self._transcript.release(key, self.round, noise, ids, self.federation.clients)
@@ -403,7 +390,7 @@ def _lengthened(objective: Objective, problem: Any) -> Callable[..., Tensor]:
 
 def _plus(parts: Sequence[Tensor], terms: Sequence[Tensor] | None) -> list[Tensor]:
     """Return scaled parts plus scaled terms."""
-    return list(parts) if terms is None else [one + term for one, term in zip(parts, terms, strict=True)]
+    return list(parts) if terms is None else [part + term for part, term in zip(parts, terms, strict=True)]
 
 
 def _scaled(sent: Any, like: Sequence[Part]) -> list[Tensor]:

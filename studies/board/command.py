@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from harness.cli.console import log, out
 from harness.cli.grammar import path
 from harness.cli.options import sample_options
-from harness.cli.verify import bounds, told
+from harness.cli.verify import bounds, report_written
 from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
@@ -39,12 +39,12 @@ def submit_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest")
 
 
-def submit_command(given: argparse.Namespace) -> int:
+def submit_command(args: argparse.Namespace) -> int:
     """Make a submission of one suite, if a board would take it."""
-    found, key = write_submission(
-        results_folder(given.dir), given.suite, given.to, given.submitter, given.key, read_records
+    portable, key = write_submission(
+        results_folder(args.dir), args.suite, args.to, args.submitter, args.key, read_records
     )
-    told(found, str(given.to))
+    report_written(portable, str(args.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
     return 0
 
@@ -65,30 +65,30 @@ Read = tuple[Submission, list[RunRecord]]
 
 
 def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
-    """Return the submissions of a folder with their records, and what is wrong with others, by their names.
+    """Return the submissions of a folder with their records, and the faults of others, by their names.
 
     Of copies the first that the board has seen counts, then one that is signed: anybody can copy a submission into
     a folder of another name, leave out its signature, or sign it with a key of their own.
     """
-    found: dict[str, Read] = {}
+    readable: dict[str, Read] = {}
     refused: dict[str, str] = {}
     seen = read_seen(folder)
     for place in submissions(folder):
         try:
-            found[place.name] = read_records(place)
+            readable[place.name] = read_records(place)
         except UserError as error:
             refused[place.name] = str(error)
 
     def earlier(name: str) -> tuple[float, bool, str]:
-        id, signer = found[name][0].id, found[name][0].signer
+        id, signer = readable[name][0].id, readable[name][0].signer
         return seen[id, signer].place if (id, signer) in seen else math.inf, signer is None, name
 
     originals: dict[str, str] = {}
-    for name in sorted(found, key=earlier):
-        original = originals.setdefault(found[name][0].id, name)
+    for name in sorted(readable, key=earlier):
+        original = originals.setdefault(readable[name][0].id, name)
         if original != name:
             refused[name] = f"it is a copy of {original}"
-    return {name: read for name, read in found.items() if name not in refused}, refused
+    return {name: read for name, read in readable.items() if name not in refused}, refused
 
 
 def read_records(folder: Path) -> Read:
@@ -108,34 +108,39 @@ def read_records(folder: Path) -> Read:
 
 
 def check_command(
-    given: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay
+    args: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay
 ) -> int:
     """Check all submissions and repeat a sample of their runs; return 2 if something is wrong."""
-    bounds(given)
-    read, refused = read_all(given.dir)
+    bounds(args)
+    read, refused = read_all(args.dir)
     for name, why in refused.items():
         out.print(f"{name}: refused: {why}", markup=False, soft_wrap=True)
     pool: dict[str, tuple[Store, str]] = {}
     for name, (submission, records) in read.items():
         done = [str(record.id) for record in records if record.status == "done"]
         pool |= {f"{name}/runs/{id}": (submission.store, id) for id in done}
-        signed = f"signed by {submission.signer}" if submission.signer else "not signed"
-        text = f"{name}: {submission.id}, {counted(len(records), 'run')} of {submission.submitter}, {signed}"
+        signature = f"signed by {submission.signer}" if submission.signer else "not signed"
+        text = (
+            f"{name}: {submission.id}, {counted(len(records), 'run')} of {submission.submitter}, {signature}"
+        )
         out.print(text, markup=False, soft_wrap=True)
-        if told := _noise_told(records):
-            out.print(f"{name}: {told}", markup=False, soft_wrap=True)
+        if note := _noise_note(records):
+            out.print(f"{name}: {note}", markup=False, soft_wrap=True)
     wrong = len(refused)
-    sample = chosen(list(pool), given.sample, given.seed)
+    sample = chosen(list(pool), args.sample, args.seed)
     for name in sample:
         store, id = pool[name]
-        one = repeat(store, id, given.tolerance, given.device)
-        wrong += one.state in ("different", "not compared")  # or a forged run would only have to look foreign
-        out.print(f"{name}: {one}", markup=False, soft_wrap=True)
-    out.print(assurance(len(pool), len(sample), given.seed), markup=False, soft_wrap=True)
+        repetition = repeat(store, id, args.tolerance, args.device)
+        wrong += repetition.state in (
+            "different",
+            "not compared",
+        )  # or a forged run would only have to look foreign
+        out.print(f"{name}: {repetition}", markup=False, soft_wrap=True)
+    out.print(assurance(len(pool), len(sample), args.seed), markup=False, soft_wrap=True)
     return 2 if wrong else 0
 
 
-def _noise_told(records: Sequence[RunRecord]) -> str:
+def _noise_note(records: Sequence[RunRecord]) -> str:
     """Return which runs have noise of other code than here, in words; empty if none has.
 
     Who submits names the code, and a run that is repeated with it agrees, also where the name was made up.
@@ -147,14 +152,14 @@ def _noise_told(records: Sequence[RunRecord]) -> str:
     codes = f" ({len(set(others))} of them)" if len(set(others)) > 1 else ""
     return (
         f"{counted(len(others), 'private run')} with the noise of other code than here{codes}; --sample repeats it "
-        "and cannot tell whether it was chosen among many for its figures"
+        "and cannot tell whether it was chosen among many for its values"
     )
 
 
 def assurance(runs: int, sample: int, seed: int) -> str:
     """Return how surely a sample of all finished runs finds forged ones, in words."""
     if not sample:
-        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their figures"
+        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their values"
     shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
     odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
     return (
@@ -163,12 +168,12 @@ def assurance(runs: int, sample: int, seed: int) -> str:
     )
 
 
-def build_command(given: argparse.Namespace) -> int:
+def build_command(args: argparse.Namespace) -> int:
     """Write the pages of a board; return 2 if a submission is left out."""
-    read, refused = read_all(given.dir)
+    read, refused = read_all(args.dir)
     entries: dict[str, Entry] = {}
-    for name, found in read.items():
-        entry = Entry(*found)
+    for name, submission in read.items():
+        entry = Entry(*submission)
         try:
             with TemporaryDirectory() as trial:
                 write_board([entry], {}, Path(trial), command_of)
@@ -178,12 +183,12 @@ def build_command(given: argparse.Namespace) -> int:
             entries[name] = entry
     for name, why in refused.items():
         log.print(f"{name}: left out: {why}", markup=False)
-    seen = add_seen(given.dir, ((name, entry.submission) for name, entry in entries.items()))
-    placed = [
+    seen = add_seen(args.dir, ((name, entry.submission) for name, entry in entries.items()))
+    dated = [
         entry._replace(seen=seen.get((entry.submission.id, entry.submission.signer)))
         for entry in entries.values()
     ]
-    pages = write_board(placed, refused, given.out, command_of)
+    pages = write_board(dated, refused, args.out, command_of)
     log.print(
         f"wrote {counted(len(pages), 'page')} of {counted(len(entries), 'submission')}: {pages[0]}",
         markup=False,

@@ -46,26 +46,26 @@ def read_seen(folder: Path) -> dict[tuple[str, str | None], Seen]:
         lines = read_bytes(folder / SEEN).splitlines()
     except FileNotFoundError:
         return {}
-    found: dict[tuple[str, str | None], Seen] = {}
+    dates: dict[tuple[str, str | None], Seen] = {}
     for place, line in enumerate(lines):
         try:
-            one = json_value(line)
-            found.setdefault((str(one["id"]), one["signer"]), Seen(place, str(one["date"])))
+            content = json_value(line)
+            dates.setdefault((str(content["id"]), content["signer"]), Seen(place, str(content["date"])))
         except (ValueError, TypeError, KeyError):
             raise Damaged(
                 folder / SEEN, f"is damaged in line {place + 1}; take it from its history"
             ) from None
-    return found
+    return dates
 
 
-def add_seen(folder: Path, shown: Iterable[tuple[str, Submission]]) -> dict[tuple[str, str | None], Seen]:
-    """Add what has not been seen to the list of a board, those with a signature first, and return the whole.
+def add_seen(folder: Path, submitted: Iterable[tuple[str, Submission]]) -> dict[tuple[str, str | None], Seen]:
+    """Append new submissions to the list of a board, signed ones first, and return the whole list.
 
     Parameters
     ----------
     folder : Path
         Folder of the submissions; that of a single submission has no such list.
-    shown : Iterable
+    submitted : Iterable
         Name and content of the submissions that are shown.
 
     Raises
@@ -74,13 +74,15 @@ def add_seen(folder: Path, shown: Iterable[tuple[str, Submission]]) -> dict[tupl
         If the folder cannot be written.
     """
     seen = read_seen(folder)
-    fresh = [(name, one) for name, one in shown if (one.id, one.signer) not in seen]
+    fresh = [
+        (name, submission) for name, submission in submitted if (submission.id, submission.signer) not in seen
+    ]
     if not fresh or (folder / MANIFEST).exists():
         return seen
     fresh.sort(key=lambda pair: (pair[1].signer is None, pair[1].id))
     lines = [
-        {"id": one.id, "signer": one.signer, "folder": name, "date": date.today().isoformat()}
-        for name, one in fresh
+        {"id": submission.id, "signer": submission.signer, "folder": name, "date": date.today().isoformat()}
+        for name, submission in fresh
     ]
     append(folder / SEEN, "".join(json.dumps(line) + "\n" for line in lines).encode())
     return read_seen(folder)

@@ -24,7 +24,7 @@ from harness.report.html.templates import template
 from harness.report.tables.columns import ShownColumn
 from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, safe_name, write_text
-from harness.storage.outcomes import agree, computed
+from harness.storage.outcomes import agree, computed_fields
 from harness.storage.store import RunRecord
 from studies.board.first_seen import Seen
 from studies.board.submission import Submission
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """Order in which figures are shown: signed before unsigned, first seen before later."""
+        """Order in which values are shown: signed before unsigned, first seen before later."""
         place = math.inf if self.seen is None else self.seen.place
         return self.submission.signer is None, place, self.submission.id
 
@@ -70,8 +70,8 @@ def write_board(
 ) -> list[Path]:
     """Write the pages of a board and remove those of what is no longer submitted.
 
-    A run that several people submitted is one run with several submitters. Where their figures differ, all pages
-    with the run say so, with every figure and who submitted it, and its row has those of the first (`Entry.order`).
+    A run that several people submitted is one run with several submitters. Where their values differ, all pages
+    with the run say so, with every value and who submitted it, and its row has those of the first (`Entry.order`).
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def write_board(
         The pages, the index first.
     """
     entries = sorted(entries, key=lambda entry: entry.order)
-    runs, owners, disputes = _merged(entries)
+    runs, owners, disputes = _merge_entries(entries)
     pages = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
     tables = [
         pages.tasks(runs.values()),
@@ -134,22 +134,24 @@ class _Pages:
     def tasks(self, records: Iterable[RunRecord]) -> Table:
         """Write a page for every task, and keep how its rows compare."""
         rows = []
-        for id, own in sorted(_grouped(records, task_id).items(), key=lambda item: task_title(item[1][0])):
-            title = task_title(own[0])
-            board = self._write("tasks", id, title, own).rows
+        for id, runs in sorted(
+            _group_records(records, task_id).items(), key=lambda item: task_title(item[1][0])
+        ):
+            title = task_title(runs[0])
+            board = self._write("tasks", id, title, runs).rows
             self._compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in board}
             first = ", ".join(str(row["algorithm"]) for row in board if row["rank"] == 1)
-            texts = title, str(len(board)), str(len(own)), first, str(board[0]["ranked_by"])
+            texts = title, str(len(board)), str(len(runs)), first, str(board[0]["ranked_by"])
             rows.append((f"tasks/{id}.html", texts))
         return Table("Tasks", ("Task", "Rows", "Runs", "First", "By"), rows)
 
     def methods(self, records: Iterable[RunRecord]) -> Table:
         """Write a page for every method; `tasks` must be written before."""
         rows = []
-        for name, own in sorted(_grouped(records, _method).items()):
-            board = self._write("methods", name, name, own, self._compared).rows
-            tasks = {task_id(record) for record in own}
-            texts = name, str(len(tasks)), str(len(board)), str(len(own))
+        for name, runs in sorted(_group_records(records, _method).items()):
+            board = self._write("methods", name, name, runs, self._compared).rows
+            tasks = {task_id(record) for record in runs}
+            texts = name, str(len(tasks)), str(len(board)), str(len(runs))
             rows.append((f"methods/{safe_name(name)}.html", texts))
         return Table("Methods", ("Method", "Tasks", "Rows", "Runs"), rows)
 
@@ -191,7 +193,9 @@ class _Pages:
         return board
 
 
-def _grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], str]) -> dict[str, list[RunRecord]]:
+def _group_records(
+    records: Iterable[RunRecord], key: Callable[[RunRecord], str]
+) -> dict[str, list[RunRecord]]:
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
@@ -202,60 +206,66 @@ def _method(record: RunRecord) -> str:
     return part_name(record.spec["algorithm"]) or ""
 
 
-def _merged(
+def _merge_entries(
     entries: Iterable[Entry],
 ) -> tuple[dict[str, RunRecord], dict[str, list[str]], dict[str, list[str]]]:
-    """Return by id the runs, their submitters, and of runs that are not the same everywhere what each says."""
-    given: dict[str, list[tuple[str, RunRecord]]] = {}
+    """Return runs and submitters by id, and the different versions of runs on which submitters disagree."""
+    by_run: dict[str, list[tuple[str, RunRecord]]] = {}
     for entry in entries:
         for record in entry.records:
-            given.setdefault(str(record.id), []).append((entry.who, record))
-    runs = {id: each[0][1] for id, each in given.items()}
-    owners = {id: list(dict.fromkeys(who for who, _ in each)) for id, each in given.items()}
+            by_run.setdefault(str(record.id), []).append((entry.who, record))
+    runs = {id: pairs[0][1] for id, pairs in by_run.items()}
+    owners = {id: list(dict.fromkeys(who for who, _ in pairs)) for id, pairs in by_run.items()}
     disputed = {
-        id: _told(each) for id, each in given.items() if any(_differ(runs[id], one) for _, one in each)
+        id: _disagreement(pairs)
+        for id, pairs in by_run.items()
+        if any(_differ(runs[id], execution) for _, execution in pairs)
     }
     return runs, owners, disputed
 
 
-def _told(given: Sequence[tuple[str, RunRecord]]) -> list[str]:
-    """Return what everybody says of a run, by the first figure about which they disagree."""
-    seed = given[0][1].spec["seed"]
-    figures = [_figures(record) for _, record in given]
-    names = dict.fromkeys(name for each in figures for name in each)
-    name = next((name for name in names if len({each.get(name) for each in figures}) > 1), "status")
-    codes = {record.code for _, record in given}
+def _disagreement(pairs: Sequence[tuple[str, RunRecord]]) -> list[str]:
+    """Return each submitter's first value that others contradict, as text."""
+    seed = pairs[0][1].spec["seed"]
+    values_by_submitter = [_last_values(record) for _, record in pairs]
+    names = dict.fromkeys(name for values in values_by_submitter for name in values)
+    name = next(
+        (name for name in names if len({values.get(name) for values in values_by_submitter}) > 1), "status"
+    )
+    codes = {record.code for _, record in pairs}
     return [
-        f"seed {seed}: {name} {each.get(name, 'unknown')} by {who}"
+        f"seed {seed}: {name} {values.get(name, 'unknown')} by {who}"
         + (f", noise of code {record.code or 'unknown'}" if len(codes) > 1 else "")
-        for (who, record), each in zip(given, figures, strict=True)
+        for (who, record), values in zip(pairs, values_by_submitter, strict=True)
     ]
 
 
-def _figures(record: RunRecord) -> dict[str, str]:
-    """Return what can be told of a run in a few words: how it ended, and its last figures."""
+def _last_values(record: RunRecord) -> dict[str, str]:
+    """Return the status of a run and its last values."""
     last = record.rounds[-1] if record.rounds else {}
     counts = {name: last.get(name) for name in ("bytes_up", "bytes_down", "flops", "oracle_calls")}
     epsilon = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
-    figures = {**last.get("metrics", {}), **epsilon, **counts}
+    values = {**last.get("metrics", {}), **epsilon, **counts}
     return {"status": record.status} | {
         name: f"{value:.6g}" if isinstance(value, int | float) else str(value)
-        for name, value in figures.items()
+        for name, value in values.items()
     }
 
 
-def _differ(one: RunRecord, other: RunRecord) -> bool:
-    """Return whether two executions of a run have other figures."""
-    both = [[computed(line) for line in (*record.rounds, record.final)] for record in (one, other)]
-    return one.status != other.status or not agree(*both)
+def _differ(execution: RunRecord, other: RunRecord) -> bool:
+    """Return whether two executions of a run have other values."""
+    both = [
+        [computed_fields(line) for line in (*record.rounds, record.final)] for record in (execution, other)
+    ]
+    return execution.status != other.status or not agree(*both)
 
 
 def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return cell -> who submitted its runs, or what else is told of each of them."""
-    found: dict[str, dict[str, None]] = {}
-    for id, told in owners.items():
-        found.setdefault(cell_key(runs[id]), {}).update(dict.fromkeys(told))
-    return {cell: "; ".join(names) for cell, names in found.items()}
+    """Return cell -> submitters of its runs, or another text for each run."""
+    names_by_cell: dict[str, dict[str, None]] = {}
+    for id, owner_names in owners.items():
+        names_by_cell.setdefault(cell_key(runs[id]), {}).update(dict.fromkeys(owner_names))
+    return {cell: "; ".join(names) for cell, names in names_by_cell.items()}
 
 
 def task_id(record: RunRecord) -> str:

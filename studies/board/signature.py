@@ -49,19 +49,21 @@ def signer(path: Path, signature: Path) -> str:
     """
     if signature.stat().st_size > MOST_BYTES:
         raise UserError(f"{signature.name} is not a signature: it has more than {MOST_BYTES:,} bytes")
-    done = _ssh_keygen(["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)], path.read_bytes())
-    if done.returncode != 0:
+    process = _ssh_keygen(
+        ["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)], path.read_bytes()
+    )
+    if process.returncode != 0:
         raise UserError(f"{signature.name} is not a signature of {path.name}")
-    found = re.search(r"with ED25519(?:-SK)? key (SHA256:[A-Za-z0-9+/]+)", done.stdout)
-    if found is None:
+    match = re.search(r"with ED25519(?:-SK)? key (SHA256:[A-Za-z0-9+/]+)", process.stdout)
+    if match is None:
         raise UserError(f"{signature.name} is not by an Ed25519 key; ssh-keygen -t ed25519 makes one")
-    return found[1]
+    return match[1]
 
 
-def _ssh_keygen(arguments: list[str], given: bytes | None = None) -> subprocess.CompletedProcess[str]:
+def _ssh_keygen(arguments: list[str], content: bytes | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
-            ["ssh-keygen", *arguments], input=given, capture_output=True, timeout=SECONDS, check=False
+        process = subprocess.run(
+            ["ssh-keygen", *arguments], input=content, capture_output=True, timeout=SECONDS, check=False
         )
     except FileNotFoundError:
         raise UserError(
@@ -70,5 +72,8 @@ def _ssh_keygen(arguments: list[str], given: bytes | None = None) -> subprocess.
     except subprocess.TimeoutExpired:
         raise UserError(f"ssh-keygen did not answer within {SECONDS} seconds") from None
     return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        process.args,
+        process.returncode,
+        process.stdout.decode(errors="replace"),
+        process.stderr.decode(errors="replace"),
     )

@@ -98,7 +98,7 @@ def write_submission(
     UserError
         If there is nothing to submit, the folder has something in it, the key does not sign, or the check fails.
     """
-    found = portable(store, suite)
+    portable_files = portable(store, suite)
     _name(submitter)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
         raise UserError(f"--to: {to} is there already; give a new folder")
@@ -107,7 +107,7 @@ def write_submission(
         make_folder(to.parent)
     with TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as temporary:
         root = Path(temporary) / to.name
-        for name in found.names:
+        for name in portable_files.names:
             bounded.add(name, (store.root / name).stat().st_size)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             copy(store.root / name, root / name)
@@ -116,16 +116,16 @@ def write_submission(
         statement = {
             "submitter": submitter,
             "suite": suite,
-            "runs": len(found.ids),
-            "made_with": _environments(store, found.ids),
+            "runs": len(portable_files.ids),
+            "made_with": _environments(store, portable_files.ids),
             "submitted_with": {**versions(), **machine()},
         }
         write_json(root / STATEMENT, statement)
-        write_text(root / MANIFEST, manifest(root, [*found.names, STATEMENT]))
-        signed = None if key is None else signer(root / MANIFEST, sign(root / MANIFEST, key))
+        write_text(root / MANIFEST, manifest(root, [*portable_files.names, STATEMENT]))
+        fingerprint = None if key is None else signer(root / MANIFEST, sign(root / MANIFEST, key))
         (check or read_submission)(root)  # what a board refuses is not handed out
         root.replace(to)
-    return found, signed
+    return portable_files, fingerprint
 
 
 def read_submission(folder: Path) -> Submission:
@@ -162,7 +162,7 @@ def read_submission(folder: Path) -> Submission:
             )
         if all((run.path / name).exists() for name in ENDS):
             raise UserError(f"run {id} has both ends, {' and '.join(ENDS)}")
-        if status == "done" and (differing := _contradicted(run)):
+        if status == "done" and (differing := _contradictions(run)):
             raise UserError(
                 f"run {id}: done.json is not what its last evaluation says, in {', '.join(differing)}"
             )
@@ -176,9 +176,9 @@ def read_submission(folder: Path) -> Submission:
     )
 
 
-def _contradicted(run: RunFolder) -> list[str]:
+def _contradictions(run: RunFolder) -> list[str]:
     """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
-    last, end = run.last() or {"round": 0}, run.end()
+    last, end = run.evaluations.last() or {"round": 0}, run.end()
     if isinstance(statement := end.get("privacy"), dict):  # only the end says whose noise was repeated
         end = {**end, "privacy": {name: value for name, value in statement.items() if name != REPEATED}}
     return [name for name, value in last.items() if name != "timing" and end.get(name) != value]
@@ -196,10 +196,10 @@ def submissions(folder: Path) -> list[Path]:
         raise UserError(f"no folder of submissions {folder}")
     if (folder / MANIFEST).exists():
         return [folder]
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not found:
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not folders:
         raise UserError(f"{folder} holds no submissions; python -m studies board submit makes one")
-    return found
+    return folders
 
 
 def _without_traceback(path: Path) -> None:
@@ -209,18 +209,13 @@ def _without_traceback(path: Path) -> None:
     write_sealed(path, {**content, "timing": timing} if timing else content, seal)
 
 
-def _name(given: object) -> str:
+def _name(name: object) -> str:
     """Return the name of a submitter, which others read."""
-    if (
-        not isinstance(given, str)
-        or not given.strip()
-        or len(given) > LONGEST_NAME
-        or not given.isprintable()
-    ):
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise UserError(
-            f"submitter: a printable name of at most {LONGEST_NAME} characters, given {given!r:.120}"
+            f"submitter: a printable name of at most {LONGEST_NAME} characters, given {name!r:.120}"
         )
-    return given
+    return name
 
 
 def _environments(store: Store, ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -45,7 +45,15 @@ CLAIM_FIELDS = (
     *("expect", "paper_value", "verdict", "reading"),
 )
 NEEDED = ("says", "measure", "of", "expect")
-QUESTION = ("measure", "at", "of", "than", "along", "choose", "over")  # what decides which figures are read
+QUESTION = (
+    "measure",
+    "at",
+    "of",
+    "than",
+    "along",
+    "choose",
+    "over",
+)  # what decides which observations are read
 SCALES = ("linear", "log")
 #: Measure of a claim -> the cost that is read when a target is reached.
 REACHED = {column.removesuffix("_target"): cost for column, cost in COSTS_TO_TARGET.items()}
@@ -55,7 +63,7 @@ RATIOS = {"ratio_above": "least_ratio", "ratio_below": "least_ratio", "ratio_wit
 
 
 class Measure(NamedTuple):
-    """A figure that is read from every run.
+    """A value that is read from every run.
 
     Attributes
     ----------
@@ -130,13 +138,13 @@ class PaperClaim:
     expected : str
         The same in words.
     paper_value : str
-        The paper's figure, as printed; may be empty.
+        The paper's value, as printed; may be empty.
     verdict : str
         The verdict written down; empty if there is none.
     reading : str
         What it means, in a sentence or two.
     question : str
-        Digest of what decides which figures are read.
+        Digest of what decides which observations are read.
     """
 
     id: str
@@ -158,16 +166,16 @@ class PaperClaim:
 
     @property
     def ratio(self) -> bool:
-        """Whether the value is the logarithm of a ratio, or of a positive figure, that readers want to see."""
+        """Whether the value is the logarithm of a ratio, or of a positive number, that readers want to see."""
         return self.scale == "log" and self.along is None
 
     @property
     def compared(self) -> str:
         """A sentence with the measure and the runs compared."""
-        said = {name: settings_text(where) for name, where in self.arms.items()}
-        text = f"{self.measure}: {said['of']}"
-        if "than" in said:
-            text += f" {'over' if self.ratio else 'minus'} {said['than']}"
+        arms = {name: settings_text(where) for name, where in self.arms.items()}
+        text = f"{self.measure}: {arms['of']}"
+        if "than" in arms:
+            text += f" {'over' if self.ratio else 'minus'} {arms['than']}"
         text += f", slope over log({self.along})" if self.along else ""
         return text + (f", at {settings_text(self.at)}" if self.at else "")
 
@@ -209,8 +217,10 @@ def read_claims(folder: Path) -> PaperClaims:
     claims = mapping(f"{path}: claims", content.get("claims"))
     if not claims:
         raise UserError(f"{path}: at least one claim is needed")
-    found = tuple(_claim(suite, name, given, f"{path}: {name}") for name, given in claims.items())
-    return PaperClaims(folder, suite, str(content.get("paper") or ""), found)
+    paper_claims = tuple(
+        _claim(suite, name, content_of_claim, f"{path}: {name}") for name, content_of_claim in claims.items()
+    )
+    return PaperClaims(folder, suite, str(content.get("paper") or ""), paper_claims)
 
 
 def settings_text(where: Mapping[str, Any]) -> str:
@@ -219,107 +229,107 @@ def settings_text(where: Mapping[str, Any]) -> str:
     for name, value in where.items():
         section, _, last = name.partition(".")
         values = value if isinstance(value, list) else [value]
-        said = "/".join("none" if one is None else str(one) for one in values)
-        texts.append(said if NAMED.get(section) == last else f"{last or section}={said}")
+        text = "/".join("none" if item is None else str(item) for item in values)
+        texts.append(text if NAMED.get(section) == last else f"{last or section}={text}")
     return " ".join(texts) or "all runs"
 
 
-def _fields(where: str, given: Any, allowed: Collection[str]) -> dict[str, Any]:
+def _fields(where: str, content: Any, allowed: Collection[str]) -> dict[str, Any]:
     """Return named fields; raise UserError if one is unknown."""
-    fields = mapping(where, given)
+    fields = mapping(where, content)
     for key in fields:
         if key not in allowed:
             raise unknown(f"field of {where}", key, allowed)
     return dict(fields)
 
 
-def _claim(suite: str, name: str, given: Any, at: str) -> PaperClaim:
+def _claim(suite: str, name: str, content: Any, at: str) -> PaperClaim:
     """Read one claim; `at` is where it stands, for messages."""
-    given = {key: value for key, value in _fields(at, given, CLAIM_FIELDS).items() if value is not None}
+    content = {key: value for key, value in _fields(at, content, CLAIM_FIELDS).items() if value is not None}
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise UserError(f"{at}: a claim is named by small letters, digits, '-' and '_', given {shown(name)}")
     for key in NEEDED:
-        if key not in given:
+        if key not in content:
             raise UserError(f"{at}: {key} is missing; a claim has at least {', '.join(NEEDED)}")
-    scale, verdict = given.get("scale", "linear"), given.get("verdict", "")
+    scale, verdict = content.get("scale", "linear"), content.get("verdict", "")
     if scale not in SCALES:
         raise unknown(f"scale of {at}", scale, SCALES)
     if verdict not in ("", *VERDICTS):
         raise unknown(f"verdict of {at}", verdict, VERDICTS)
-    arms = {arm: _settings(f"{at}: {arm}", given[arm]) for arm in ("of", "than") if arm in given}
-    along, over = given.get("along"), given.get("over", "seed")
+    arms = {arm: _settings(f"{at}: {arm}", content[arm]) for arm in ("of", "than") if arm in content}
+    along, over = content.get("along"), content.get("over", "seed")
     for key, setting in (("along", along), ("over", over)):
         if setting is not None:
             _check_setting(f"{at}: {key}", setting)
     if not over.endswith("seed"):  # values of another setting are no draws from one distribution
         raise UserError(f"{at}: over: a setting that ends in seed, such as problem.seed; given {over}")
-    expect, expected = _expectation(f"{at}: expect", given["expect"], scale == "log" and along is None)
+    expect, expected = _expectation(f"{at}: expect", content["expect"], scale == "log" and along is None)
     return PaperClaim(
         id=f"{suite}/{name}",
-        says=str(given["says"]),
-        where=str(given.get("where", "")),
-        measure=read_measure(f"{at}: measure", given["measure"]),
+        says=str(content["says"]),
+        where=str(content.get("where", "")),
+        measure=read_measure(f"{at}: measure", content["measure"]),
         scale=scale,
-        at=_settings(f"{at}: at", given.get("at", {})),
+        at=_settings(f"{at}: at", content.get("at", {})),
         arms=arms,
         along=along,
-        choose=_choice(f"{at}: choose", given["choose"]) if "choose" in given else None,
+        choose=_choice(f"{at}: choose", content["choose"]) if "choose" in content else None,
         over=over,
         expect=expect,
         expected=expected,
-        paper_value=str(given.get("paper_value", "")),
+        paper_value=str(content.get("paper_value", "")),
         verdict=verdict,
-        reading=" ".join(str(given.get("reading", "")).split()),
-        question=digest([suite, {key: given[key] for key in QUESTION if key in given}]),
+        reading=" ".join(str(content.get("reading", "")).split()),
+        question=digest([suite, {key: content[key] for key in QUESTION if key in content}]),
     )
 
 
-def read_measure(where: str, given: Any) -> Measure:
-    """Read what is measured: a name, or one of the forms in docs/comparing.md."""
-    if isinstance(given, str):
-        return Measure(given)
-    given = mapping(where, given)
-    kinds = [key for key in given if key in MEASURES]
+def read_measure(where: str, content: Any) -> Measure:
+    """Read a measure: a name, or one of the forms in docs/comparing.md."""
+    if isinstance(content, str):
+        return Measure(content)
+    content = mapping(where, content)
+    kinds = [key for key in content if key in MEASURES]
     if len(kinds) != 1:
-        _fields(where, given, (*MEASURES, "round", "last"))
-        raise UserError(f"{where}: one of {', '.join(MEASURES)}, given {shown(dict(given))}")
+        _fields(where, content, (*MEASURES, "round", "last"))
+        raise UserError(f"{where}: one of {', '.join(MEASURES)}, given {shown(dict(content))}")
     (kind,) = kinds
-    _fields(where, given, (kind, "round", "last") if kind == "measure" else (kind,))
-    further = [key for key in given if key != kind]
+    _fields(where, content, (kind, "round", "last") if kind == "measure" else (kind,))
+    further = [key for key in content if key != kind]
     if kind in REACHED:
-        target = read_target(mapping(f"{where}.{kind}", given[kind]))
+        target = read_target(mapping(f"{where}.{kind}", content[kind]))
         assert target is not None  # it is None for None, which is no mapping
         check_measure(f"measure to reach in {where}", target.measure)
         return Measure(target.measure, kind, target.value)
-    if not isinstance(given[kind], str):
-        raise UserError(f"{where}.{kind}: the name of a measure, given {shown(given[kind])}")
+    if not isinstance(content[kind], str):
+        raise UserError(f"{where}.{kind}: the name of a measure, given {shown(content[kind])}")
     if len(further) > 1:
         raise UserError(f"{where}: round or last, not both")
     if not further:
-        return Measure(given[kind], "last" if kind == "measure" else kind)
-    number, lowest = given[further[0]], 0 if further[0] == "round" else 1
+        return Measure(content[kind], "last" if kind == "measure" else kind)
+    number, lowest = content[further[0]], 0 if further[0] == "round" else 1
     if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
         raise UserError(f"{where}.{further[0]}: a whole number of at least {lowest}, given {shown(number)}")
-    return Measure(given[kind], "at" if further[0] == "round" else "last", number)
+    return Measure(content[kind], "at" if further[0] == "round" else "last", number)
 
 
-def _settings(where: str, given: Any) -> dict[str, Any]:
+def _settings(where: str, content: Any) -> dict[str, Any]:
     """Return settings by dotted name, of nested or dotted ones; the bare name of a part is that of its section."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
 
     def add(prefix: str, part: Mapping[str, Any]) -> None:
         for name, value in part.items():
             if isinstance(value, Mapping):
                 add(f"{prefix}{name}.", mapping(where, value))
             elif f"{prefix}{name}" in NAMED and value is not None:
-                found[f"{name}.{NAMED[name]}"] = value
+                settings[f"{name}.{NAMED[name]}"] = value
             else:
-                found[prefix + name] = value
+                settings[prefix + name] = value
 
-    add("", mapping(where, given))
-    for name in found:
+    add("", mapping(where, content))
+    for name in settings:
         _check_setting(where, name)
-    return found
+    return settings
 
 
 def _check_setting(where: str, name: Any) -> None:
@@ -329,45 +339,45 @@ def _check_setting(where: str, name: Any) -> None:
         raise unknown(f"section of a run in {where}", name, allowed)
 
 
-def _choice(where: str, given: Any) -> Choice:
-    given = _fields(where, given, Choice._fields)
-    seeds = given.get("seeds")
+def _choice(where: str, content: Any) -> Choice:
+    content = _fields(where, content, Choice._fields)
+    seeds = content.get("seeds")
     whole = isinstance(seeds, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not whole or not seeds:
         raise UserError(f"{where}.seeds: a list of seeds that are not reported, given {shown(seeds)}")
-    by = read_measure(f"{where}.by", given.get("by", {}))
+    by = read_measure(f"{where}.by", content.get("by", {}))
     if by.how in ("at", "last"):
         check_measure(f"measure of {where}", by.name)  # its direction must be known
     return Choice(by, tuple(seeds))
 
 
-def _expectation(where: str, given: Any, ratio: bool) -> tuple[Hypothesis, str]:
-    """Read what is expected, as a hypothesis and in words; ratios are turned into logarithms."""
-    given = mapping(where, given)
+def _expectation(where: str, content: Any, ratio: bool) -> tuple[Hypothesis, str]:
+    """Read an expectation, as a hypothesis and in words; ratios are turned into logarithms."""
+    content = mapping(where, content)
     allowed = {**EXPECTED, **(RATIOS if ratio else {})}
-    kinds = [key for key in given if key in allowed]
+    kinds = [key for key in content if key in allowed]
     if len(kinds) != 1:
         hint = "" if ratio else "; ratios go with scale: log, without along"
-        raise UserError(f"{where}: one of {', '.join(allowed)}{hint}; given {shown(dict(given))}")
+        raise UserError(f"{where}: one of {', '.join(allowed)}{hint}; given {shown(dict(content))}")
     (kind,) = kinds
     as_ratio, beside = kind in RATIOS, allowed[kind]
-    _fields(where, given, (kind,) if beside is None else (kind, beside))
-    numbers = given[kind] if beside is None else [given[kind], given.get(beside)]
+    _fields(where, content, (kind,) if beside is None else (kind, beside))
+    numbers = content[kind] if beside is None else [content[kind], content.get(beside)]
     if not isinstance(numbers, list) or len(numbers) != 2 or not all(_finite(number) for number in numbers):
         form = "[lowest, highest]" if beside is None else f"a number, with {beside} (what would matter)"
-        raise UserError(f"{where}.{kind}: {form}; given {shown(dict(given))}")
+        raise UserError(f"{where}.{kind}: {form}; given {shown(dict(content))}")
     first, second = map(float, numbers)
     if as_ratio:
         if first <= 0 or second <= 0:
-            raise UserError(f"{where}: ratios are above 0, given {shown(dict(given))}")
+            raise UserError(f"{where}: ratios are above 0, given {shown(dict(content))}")
         first, second = math.log(first), math.log(second)
     display, factor = (math.exp, "a factor ") if ratio else (float, "")
     if beside is None:
         if first >= second:
-            raise UserError(f"{where}.{kind}: [lowest, highest], given {shown(given[kind])}")
+            raise UserError(f"{where}.{kind}: [lowest, highest], given {shown(content[kind])}")
         return Hypothesis(first, second), f"{display(first):.4g} to {display(second):.4g}"
     if second <= 0:
-        raise UserError(f"{where}.{beside}: a number above {int(as_ratio)}, given {shown(given[beside])}")
+        raise UserError(f"{where}.{beside}: a number above {int(as_ratio)}, given {shown(content[beside])}")
     upper = kind.endswith("below")
     text = f"{'<' if upper else '>'} {display(first):.4g} (least: {factor}{display(second):.4g})"
     return Hypothesis(None if upper else first, first if upper else None, second), text

@@ -16,7 +16,14 @@ from studies.papers import table
 from studies.papers.claims import FILE as CLAIMS
 from studies.papers.claims import PaperClaims, read_claims
 from studies.papers.evidence import gather
-from studies.papers.figures import FILE, Figure, differing, read_figures, stale, write_figures
+from studies.papers.observations import (
+    FILE,
+    Observation,
+    count_differences,
+    read_observations,
+    stale,
+    write_observations,
+)
 from studies.papers.verdicts import Finding, judge
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -42,24 +49,24 @@ def papers_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--json", action="store_true", help="print JSON")
 
 
-def papers_command(given: argparse.Namespace) -> int:
+def papers_command(args: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
-    if given.update and given.runs is None:
-        raise UserError("--update: goes with --from DIR, whose runs are the evidence")
-    if given.json and given.markdown:
+    if args.update and args.runs is None:
+        raise UserError("--update: needs --from DIR, whose runs are the evidence")
+    if args.json and args.markdown:
         raise UserError("--json, --markdown: one of them")
     findings: list[Finding] = []
-    figures: list[Figure] = []
+    observations: list[Observation] = []
     wrong: list[str] = []
-    for folder in _folders(given.folders):
+    for folder in _folders(args.folders):
         claims = read_claims(folder)
-        own = _evidence(claims, given.runs, given.update, wrong)
-        wrong += [f"stale evidence: {reason}" for reason in stale(claims, own)]
-        figures += own
-        known = {figure.claim for figure in own}
-        findings += [judge(claim, own) for claim in claims.claims if claim.id in known]
+        evidence = _evidence(claims, args.runs, args.update, wrong)
+        wrong += [f"stale evidence: {reason}" for reason in stale(claims, evidence)]
+        observations += evidence
+        ids = {observation.claim for observation in evidence}
+        findings += [judge(claim, evidence) for claim in claims.claims if claim.id in ids]
     wrong += _differences(findings)
-    _show(findings, figures, given)
+    _show(findings, observations, args)
     for fault in wrong:
         log.print(fault, markup=False)
     return 1 if wrong else 0
@@ -67,53 +74,55 @@ def papers_command(given: argparse.Namespace) -> int:
 
 def _folders(names: Sequence[str]) -> list[Path]:
     """Return the folders that have claims, of those named or below them; by default all of the checkout."""
-    found = []
+    folders = []
     for name in names or [str(REFERENCE)]:
         path = Path(name)
         if not path.is_dir() and (REFERENCE / name).is_dir():
             path = REFERENCE / name
         if not path.is_dir():
-            places = {one.parent.name for one in REFERENCE.glob(f"*/{CLAIMS}")}
+            places = {file.parent.name for file in REFERENCE.glob(f"*/{CLAIMS}")}
             raise unknown("folder of claims", name, places)
-        own = [path] if (path / CLAIMS).exists() else sorted(one.parent for one in path.glob(f"*/{CLAIMS}"))
-        if not own and names:
+        with_claims = (
+            [path] if (path / CLAIMS).exists() else sorted(file.parent for file in path.glob(f"*/{CLAIMS}"))
+        )
+        if not with_claims and names:
             raise UserError(f"{path}: there is no {CLAIMS} in it or in its folders")
-        found += own
-    return found
+        folders += with_claims
+    return folders
 
 
-def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
-    """Return the figures of the runs, or those written down, and note where these two differ."""
+def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Observation]:
+    """Return the observations of the runs, or those written down, and note where these two differ."""
     path = claims.folder / FILE
     if runs is None:
-        return read_figures(path)
-    found = gather(claims, Results(results_folder(runs).some_records(claims.suite)))
+        return read_observations(path)
+    gathered = gather(claims, Results(results_folder(runs).some_records(claims.suite)))
     if update:
-        write_figures(path, found)
+        write_observations(path, gathered)
         log.print(f"wrote {path}", markup=False)
     elif not path.exists():
         log.print(f"{path} is missing; --update writes it", markup=False)
-    elif count := differing(read_figures(path), found):
-        wrong.append(f"{path}: {counted(count, 'figure')} not as in {runs}; --update writes them")
-    return found
+    elif count := count_differences(read_observations(path), gathered):
+        wrong.append(f"{path}: {counted(count, 'observation')} not as in {runs}; --update writes them")
+    return gathered
 
 
 def _differences(findings: Sequence[Finding]) -> list[str]:
     """Return a sentence for every verdict that is not the written one."""
-    found = []
+    sentences = []
     for finding in findings:
         written = finding.claim.verdict
         if finding.decision.verdict != written:
-            told = f"not {written!r}, as written" if written else f"and none is written in {CLAIMS}"
-            found.append(f"{finding.claim.id}: the verdict is {finding.decision.verdict!r}, {told}")
-    return found
+            contrast = f"not {written!r}, as written" if written else f"and none is written in {CLAIMS}"
+            sentences.append(f"{finding.claim.id}: the verdict is {finding.decision.verdict!r}, {contrast}")
+    return sentences
 
 
-def _show(findings: Sequence[Finding], figures: Sequence[Figure], given: argparse.Namespace) -> None:
-    if given.json:
+def _show(findings: Sequence[Finding], observations: Sequence[Observation], args: argparse.Namespace) -> None:
+    if args.json:
         print(json.dumps([table.as_json(finding) for finding in findings], indent=1))
-    elif given.markdown:
-        print(table.markdown(findings, figures))
+    elif args.markdown:
+        print(table.markdown(findings, observations))
     else:
         print_rows(
             table.rows(findings),
@@ -121,4 +130,4 @@ def _show(findings: Sequence[Finding], figures: Sequence[Figure], given: argpars
             ("paper", "says", "detectable", "expected"),
         )
         for finding in findings:
-            out.print(f"{finding.claim.id}: {table.notes(finding, figures)}", soft_wrap=False)
+            out.print(f"{finding.claim.id}: {table.notes(finding, observations)}", soft_wrap=False)

@@ -15,7 +15,7 @@ from harness.report.data.identity import origin, plugged
 from harness.report.data.results import Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec
 from studies.papers.claims import REACHED, Choice, Measure, PaperClaim, PaperClaims, settings_text
-from studies.papers.figures import Figure, versions_text
+from studies.papers.observations import Observation, versions_text
 
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
 PLACES = 4  # values named in a message
@@ -28,8 +28,8 @@ class Candidate(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def gather(claims: PaperClaims, results: Results) -> list[Figure]:
-    """Read the figures of all claims from the runs of their suite.
+def gather(claims: PaperClaims, results: Results) -> list[Observation]:
+    """Read the observations of all claims from the runs of their suite.
 
     Raises
     ------
@@ -42,10 +42,10 @@ def gather(claims: PaperClaims, results: Results) -> list[Figure]:
     if not runs:
         raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
     return [
-        figure
+        observation
         for claim in claims.claims
         for arm, where in claim.arms.items()
-        for figure in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
+        for observation in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
     ]
 
 
@@ -56,20 +56,20 @@ def _settings_of(run: Run) -> dict[str, Any]:
 
 def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
     """Return the runs with the given settings; raise UserError if there are none."""
-    left = list(runs)
+    remaining = list(runs)
     for name, wanted in where.items():
-        kept = [candidate for candidate in left if _has(candidate.settings, name, wanted)]
-        if not kept:
-            known = {key for candidate in left for key in candidate.settings}
-            if name not in known and wanted is not None:
-                raise unknown(f"setting of {claim.id}", name, known)
-            found = sorted({str(candidate.settings.get(name, "none")) for candidate in left})
+        matching = [candidate for candidate in remaining if _has(candidate.settings, name, wanted)]
+        if not matching:
+            names = {key for candidate in remaining for key in candidate.settings}
+            if name not in names and wanted is not None:
+                raise unknown(f"setting of {claim.id}", name, names)
+            values = sorted({str(candidate.settings.get(name, "none")) for candidate in remaining})
             raise UserError(
-                f"{claim.id}: no run has {settings_text({name: wanted})} beside what is asked for before; "
-                f"there is {name} {', '.join(found)}"
+                f"{claim.id}: no run has {settings_text({name: wanted})} among those with the settings before it; "
+                f"there is {name} {', '.join(values)}"
             )
-        left = kept
-    return left
+        remaining = matching
+    return remaining
 
 
 def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
@@ -85,8 +85,8 @@ def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
     return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
 
 
-def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
-    """Return the figures of one side of a claim."""
+def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Observation]:
+    """Return the observations of one side of a claim."""
     points: dict[float | None, list[Candidate]] = {}
     for candidate in runs:
         points.setdefault(_point(claim, candidate.settings), []).append(candidate)
@@ -94,27 +94,27 @@ def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]
         raise UserError(
             f"{claim.id}: a slope along {claim.along} needs two of its values, given {list(points)}"
         )
-    found = []
+    observations = []
     for point in sorted(points, key=lambda value: value or 0.0):
-        settings, tried, kept = _chosen(claim, points[point])
-        seen: set[str] = set()
-        for candidate in sorted(kept, key=lambda each: _repetition(claim, each)[0]):
+        settings, numbers_tried, candidates = _choose_settings(claim, points[point])
+        repetitions: set[str] = set()
+        for candidate in sorted(candidates, key=lambda each: _repetition(claim, each)[0]):
             _, repetition = _repetition(claim, candidate)
-            if repetition in seen:
+            if repetition in repetitions:
                 raise UserError(
                     f"{claim.id}: two runs of {arm} have {claim.over} {repetition} and the same rest"
                 )
-            seen.add(repetition)
-            value, bound = measured(claim.measure, candidate.run)
+            repetitions.add(repetition)
+            value, bound = measure_run(claim.measure, candidate.run)
             if claim.scale == "log" and value is not None and value <= 0:
                 raise UserError(
                     f"{claim.id}: scale log needs values above 0, run {candidate.run.record.id} has {value:g}"
                 )
-            found.append(
-                Figure(claim.id, claim.question, arm, point, settings, repetition, value, bound,
-                       str(candidate.run.record.id), _versions_of(candidate.run), tried)
+            observations.append(
+                Observation(claim.id, claim.question, arm, point, settings, repetition, value, bound,
+                       str(candidate.run.record.id), _versions_of(candidate.run), numbers_tried)
             )  # fmt: skip
-    return found
+    return observations
 
 
 def _point(claim: PaperClaim, settings: Mapping[str, Any]) -> float | None:
@@ -134,39 +134,40 @@ def _repetition(claim: PaperClaim, candidate: Candidate) -> tuple[float, str]:
     return (float(value) if isinstance(value, int | float) else math.inf), str(value)
 
 
-def _chosen(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
+def _choose_settings(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
     """Return the settings chosen where several are open, the numbers tried, and the runs to report."""
-    apart = {"seed", claim.over, claim.along}
+    ignored = {"seed", claim.over, claim.along}
     groups: dict[str, list[Candidate]] = {}
     for candidate in runs:
-        fixed = {name: value for name, value in candidate.settings.items() if name not in apart}
+        fixed = {name: value for name, value in candidate.settings.items() if name not in ignored}
         groups.setdefault(json.dumps(fixed, sort_keys=True, default=str), []).append(candidate)
     for members in groups.values():
         _same_origin(claim, members)
-    names = {name for candidate in runs for name in candidate.settings} - apart
+    names = {name for candidate in runs for name in candidate.settings} - ignored
     first: dict[str, Mapping[str, Any]] = {key: members[0].settings for key, members in groups.items()}
     open_names = sorted(
         name for name in names if len({str(settings.get(name)) for settings in first.values()}) > 1
     )
     if claim.choose is None:
         if len(groups) > 1:
-            shown = [f"{name} ({_values(first.values(), name)})" for name in open_names[:PLACES]]
+            open_values = [f"{name} ({_values(first.values(), name)})" for name in open_names[:PLACES]]
             raise UserError(
-                f"{claim.id}: runs differ in {', '.join(shown)}; fix it in at, of or than, or let choose choose"
+                f"{claim.id}: runs differ in {', '.join(open_values)}; set it under at, of or than, or add a "
+                "choose section"
             )
         return "", "", list(runs)
     choosing = {str(seed) for seed in claim.choose.seeds}
     key = next(iter(groups)) if len(groups) == 1 else _best(claim, claim.choose, groups, choosing)
-    kept = [candidate for candidate in groups[key] if _repetition(claim, candidate)[1] not in choosing]
-    if not kept:
+    reported = [candidate for candidate in groups[key] if _repetition(claim, candidate)[1] not in choosing]
+    if not reported:
         raise UserError(
             f"{claim.id}: no run is left beside those of the seeds that choose, {sorted(choosing)}"
         )
     best = first[key]
     chosen = " ".join(f"{name}={best.get(name, 'none')}" for name in open_names)
     numbers = {name: _numbers(settings.get(name) for settings in first.values()) for name in open_names}
-    tried = [f"{name}={'/'.join(map(str, found))}" for name, found in numbers.items() if len(found) > 1]
-    return chosen, " ".join(tried), kept
+    tried = [f"{name}={'/'.join(map(str, values))}" for name, values in numbers.items() if len(values) > 1]
+    return chosen, " ".join(tried), reported
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:
@@ -195,11 +196,11 @@ def _best(
     sign = -1 if choice.by.better_is_higher else 1
     scores: dict[str, tuple[int, float]] = {}
     for key, members in groups.items():
-        tried = [candidate.run for candidate in members if _repetition(claim, candidate)[1] in choosing]
-        found = [measured(choice.by, run) for run in tried]
-        values = [value for value, _ in found if value is not None]
+        runs = [candidate.run for candidate in members if _repetition(claim, candidate)[1] in choosing]
+        measurements = [measure_run(choice.by, run) for run in runs]
+        values = [value for value, _ in measurements if value is not None]
         if len(values) == len(choosing):
-            scores[key] = sum(bound for _, bound in found), sign * fmean(values)
+            scores[key] = sum(bound for _, bound in measurements), sign * fmean(values)
     if not scores:
         raise UserError(
             f"{claim.id}: no setting has {choice.by} on all seeds that choose, {sorted(choosing)}"
@@ -208,11 +209,11 @@ def _best(
 
 
 def _values(settings: Iterable[Mapping[str, Any]], name: str) -> str:
-    found = sorted({str(each.get(name, "none")) for each in settings})
-    return ", ".join(found[:PLACES]) + (", ..." if len(found) > PLACES else "")
+    values = sorted({str(settings_of_run.get(name, "none")) for settings_of_run in settings})
+    return ", ".join(values[:PLACES]) + (", ..." if len(values) > PLACES else "")
 
 
-def measured(measure: Measure, run: Run) -> tuple[float | None, bool]:
+def measure_run(measure: Measure, run: Run) -> tuple[float | None, bool]:
     """Return a measure of one run, and whether it is only a lower bound.
 
     A run that does not reach a target counts with what it had spent, also if it diverged. Other measures need a
@@ -223,17 +224,17 @@ def measured(measure: Measure, run: Run) -> tuple[float | None, bool]:
             return None, False
         _check(run, measure.name)
         cost = REACHED[measure.how]
-        spent = run.at_target(measure.target, cost)
-        return (run.value(cost), True) if spent is None else (spent, False)
+        cost_spent = run.at_target(measure.target, cost)
+        return (run.value(cost), True) if cost_spent is None else (cost_spent, False)
     if not run.done:
         return None, False
     curve = _curve(run, measure.name)
     if measure.how == "at":
         rounds = run.curve("round")
         if measure.number not in rounds:
-            known = ", ".join(map(str, rounds[:PLACES]))
+            evaluated = ", ".join(map(str, rounds[:PLACES]))
             raise UserError(
-                f"run {run.record.id} has no evaluation at round {measure.number:g}; there are {known}, "
+                f"run {run.record.id} has no evaluation at round {measure.number:g}; there are {evaluated}, "
                 f"..., {rounds[-1]}"
             )
         curve = [curve[rounds.index(measure.number)]]
@@ -253,9 +254,9 @@ def measured(measure: Measure, run: Run) -> tuple[float | None, bool]:
 def _check(run: Run, name: str) -> None:
     """Raise UserError with the nearest name unless some run of the results has a measure."""
     results = run.results
-    known = {*results.metrics, *results.diagnostics, *COUNTS, "bytes", "seconds", "epsilon"}
-    if name not in known and not (name in results.frame and results.frame[name].dtype.kind in "ifb"):
-        raise unknown("measure", name, {*known, *COSTS})
+    names = {*results.metrics, *results.diagnostics, *COUNTS, "bytes", "seconds", "epsilon"}
+    if name not in names and not (name in results.frame and results.frame[name].dtype.kind in "ifb"):
+        raise unknown("measure", name, {*names, *COSTS})
 
 
 def _curve(run: Run, name: str) -> list[Any]:

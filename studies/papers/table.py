@@ -9,10 +9,10 @@ from typing import Any
 
 from harness.core.registry import counted
 from harness.report.tables.text import quantity
-from studies.papers.figures import Figure
+from studies.papers.observations import Observation
 from studies.papers.verdicts import Finding
 
-DIGITS = 3  # of figures in the table
+DIGITS = 3  # of values in the table
 COLUMNS = ("claim", "says", "expected", "found", "95 % interval", "seeds", "detectable", "paper", "verdict")
 RIGHT = frozenset({"found", "95 % interval", "seeds", "detectable", "paper"})
 
@@ -22,54 +22,58 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
     return [_row(finding) for finding in findings]
 
 
-def markdown(findings: Sequence[Finding], figures: Sequence[Figure]) -> str:
+def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -> str:
     """Return the table as Markdown, with a line below for every claim: what was compared, and what it means."""
     lines = [
         _line(COLUMNS),
         _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
         *(_line([row[name].replace("|", "\\|") for name in COLUMNS]) for row in rows(findings)),
         "",
-        *(f"- `{finding.claim.id}`: {notes(finding, figures)}" for finding in findings),
+        *(f"- `{finding.claim.id}`: {notes(finding, observations)}" for finding in findings),
     ]
     return "\n".join(lines)
 
 
-def notes(finding: Finding, figures: Sequence[Figure]) -> str:
-    """Return what was compared, what was chosen, what is missing, and how it is read."""
+def notes(finding: Finding, observations: Sequence[Observation]) -> str:
+    """Return notes on a finding: comparison, choice, missing runs and its reading."""
     claim = finding.claim
-    said = [claim.compared]
+    sentences = [claim.compared]
     for arm in claim.arms:
-        own = [figure for figure in figures if figure.claim == claim.id and figure.arm == arm]
+        evidence = [
+            observation
+            for observation in observations
+            if observation.claim == claim.id and observation.arm == arm
+        ]
         if claim.along:
-            points = sorted({figure.point for figure in own if figure.point is not None})
-            said.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
-        chosen = {figure.point: figure for figure in own if figure.settings}
-        for point, figure in chosen.items():
+            points = sorted({observation.point for observation in evidence if observation.point is not None})
+            sentences.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
+        chosen = {observation.point: observation for observation in evidence if observation.settings}
+        for point, observation in chosen.items():
             at = "" if point is None else f" at {claim.along}={point:g}"
-            edges = f" (at the edge of the grid: {' '.join(figure.edges)})" if figure.edges else ""
-            said.append(f"chosen for {arm}{at}: {figure.settings}{edges}")
+            edges = f" (at the edge of the grid: {' '.join(observation.edges)})" if observation.edges else ""
+            sentences.append(f"chosen for {arm}{at}: {observation.settings}{edges}")
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
-        said.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
+        sentences.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
     if finding.bounds:
         runs = counted(finding.bounds, "run")
-        said.append(f"{runs} did not reach the target and count with what they had spent")
+        sentences.append(f"{runs} did not reach the target and count with what they had spent")
     if finding.failed:
-        said.append(
+        sentences.append(
             f"{finding.failed} of {counted(finding.decision.seeds + finding.failed, 'seed')} have no value"
         )
     if finding.unpaired:
-        said.append(
+        sentences.append(
             f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
         )
     if finding.size:
-        said.append(f"the effect {finding.size}")
-    text = "; ".join(said) + "."
+        sentences.append(f"the effect {finding.size}")
+    text = "; ".join(sentences) + "."
     return f"{text} {claim.reading}" if claim.reading else text
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON writes it; figures are in units of the value, logarithms on a log scale."""
+    """Return a finding as JSON writes it; numbers are in units of the value, logarithms on a log scale."""
     claim = finding.claim
     return {
         "claim": claim.id,

@@ -11,7 +11,7 @@ from harness.core.registry import UserError
 from harness.report import verdict as verdicts
 from harness.report.verdict import HELD, OPEN, Decision
 from studies.papers.claims import PaperClaim
-from studies.papers.figures import Figure
+from studies.papers.observations import Observation
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Finding:
         return f"{'is' if sure else 'may be'} smaller than what would matter"
 
 
-def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
-    """Return the statistics of a claim's figures, and the verdict.
+def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
+    """Return the statistics of a claim's observations, and the verdict.
 
     Seeds that not all sides have, or that have no value, leave a claim open; see `harness.report.verdict.judge` for
     what else does.
@@ -69,17 +69,22 @@ def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
     UserError
         If the sides of the claim have no seed in common.
     """
-    own = [figure for figure in figures if figure.claim == claim.id]
-    weights = _weights(claim, own)
-    seeds: dict[str, dict[tuple[str, float | None], Figure]] = {}
-    for figure in own:
-        seeds.setdefault(figure.repetition, {})[figure.arm, figure.point] = figure
-    whole = [of for of in seeds.values() if of.keys() == weights.keys()]
-    if not whole:
+    evidence = [observation for observation in observations if observation.claim == claim.id]
+    weights = _weights(claim, evidence)
+    seeds: dict[str, dict[tuple[str, float | None], Observation]] = {}
+    for observation in evidence:
+        seeds.setdefault(observation.repetition, {})[observation.arm, observation.point] = observation
+    complete = [by_arm for by_arm in seeds.values() if by_arm.keys() == weights.keys()]
+    if not complete:
         raise UserError(f"{claim.id}: its sides have no {claim.over} in common")
-    counted = [of for of in whole if all(figure.value is not None for figure in of.values())]
-    values = [sum(weights[key] * _scaled(claim, figure) for key, figure in of.items()) for of in counted]
-    bounded = [weights[key] for of in counted for key, figure in of.items() if figure.bound]
+    counted = [
+        by_arm for by_arm in complete if all(observation.value is not None for observation in by_arm.values())
+    ]
+    values = [
+        sum(weights[key] * _scaled(claim, observation) for key, observation in by_arm.items())
+        for by_arm in counted
+    ]
+    bounded = [weights[key] for by_arm in counted for key, observation in by_arm.items() if observation.bound]
     decision = verdicts.judge(
         values,
         claim.expect,
@@ -87,14 +92,14 @@ def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
         up=any(weight > 0 for weight in bounded),
         down=any(weight < 0 for weight in bounded),
     )
-    failed, unpaired = len(whole) - len(counted), len(seeds) - len(whole)
+    failed, unpaired = len(complete) - len(counted), len(seeds) - len(complete)
     if failed or unpaired:
         decision = decision._replace(verdict=OPEN)
-    bounds = sum(figure.bound for of in whole for figure in of.values())
+    bounds = sum(observation.bound for by_arm in complete for observation in by_arm.values())
     return Finding(claim, decision, failed, unpaired, bounds)
 
 
-def _weights(claim: PaperClaim, figures: Sequence[Figure]) -> dict[tuple[str, float | None], float]:
+def _weights(claim: PaperClaim, observations: Sequence[Observation]) -> dict[tuple[str, float | None], float]:
     """Return the weight of every arm and point in the value of a seed.
 
     A slope is the sum of values times the distances of their points from the mean, over the sum of squares.
@@ -105,7 +110,13 @@ def _weights(claim: PaperClaim, figures: Sequence[Figure]) -> dict[tuple[str, fl
         if claim.along is None:
             weights[arm, None] = sign
             continue
-        points = sorted({one.point for one in figures if one.arm == arm and one.point is not None})
+        points = sorted(
+            {
+                observation.point
+                for observation in observations
+                if observation.arm == arm and observation.point is not None
+            }
+        )
         logs = [math.log(point) for point in points]
         mean = fmean(logs) if logs else 0.0
         squares = sum((x - mean) ** 2 for x in logs)
@@ -115,6 +126,6 @@ def _weights(claim: PaperClaim, figures: Sequence[Figure]) -> dict[tuple[str, fl
     return weights
 
 
-def _scaled(claim: PaperClaim, figure: Figure) -> float:
-    assert figure.value is not None
-    return math.log(figure.value) if claim.scale == "log" else figure.value
+def _scaled(claim: PaperClaim, observation: Observation) -> float:
+    assert observation.value is not None
+    return math.log(observation.value) if claim.scale == "log" else observation.value

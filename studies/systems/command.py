@@ -27,15 +27,15 @@ def systems_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--markdown", action="store_true", help="print the table of docs/systems.md")
 
 
-def systems_command(given: argparse.Namespace) -> int:
-    """Print what settings compose to."""
+def systems_command(args: argparse.Namespace) -> int:
+    """Print the epsilons that settings compose to."""
     try:
-        evaluations = [evaluate(*_parsed(text)) for text in given.settings or SETTINGS]
+        evaluations = [evaluate(*_parse_setting(text)) for text in args.settings or SETTINGS]
     except ValueError as problem:
         raise UserError(f"systems: {problem}") from problem
-    if given.json:
+    if args.json:
         print(json.dumps([evaluation.as_json() for evaluation in evaluations], indent=1))
-    elif given.markdown:
+    elif args.markdown:
         print(markdown(evaluations))
     else:
         for evaluation in evaluations:
@@ -94,7 +94,7 @@ def _values(evaluation: Evaluation) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in evaluation.values.items())
 
 
-def _parsed(text: str) -> tuple[str, dict[str, float]]:
+def _parse_setting(text: str) -> tuple[str, dict[str, float]]:
     """Return the name and the values of a setting on the command line."""
     name, _, assignments = text.partition(":")
     if name not in SETTINGS:

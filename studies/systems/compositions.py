@@ -26,8 +26,8 @@ class Row:
 
 
 def _row(what: str, adjacency: str, delta: float, *events: Event) -> Row:
-    found = account(events, delta, "pld")
-    return Row(what, adjacency, found.epsilon, delta, found.accountant)
+    result = account(events, delta, "pld")
+    return Row(what, adjacency, result.epsilon, delta, result.accountant)
 
 
 def flower_local(at: Values) -> list[Row]:
@@ -109,10 +109,10 @@ def no_noise(at: Values) -> list[Row]:
 def nvflare_gaussian(at: Values) -> list[Row]:
     """Noise relative to the largest entries, without a clip."""
     even = at["sigma0"] / math.sqrt(at["params"] * at["rounds"])  # the norm is sqrt(params) times an entry
-    held = gaussian_epsilon(even, at["delta"])
+    epsilon = gaussian_epsilon(even, at["delta"])
     return [
         *no_noise(at),
-        Row("were all entries of one size, an update left out", "add-remove", held, at["delta"], "exact"),
+        Row("were all entries of one size, an update left out", "add-remove", epsilon, at["delta"], "exact"),
     ]
 
 
@@ -120,13 +120,13 @@ def flamby(at: Values) -> list[Row]:
     """Noise for one pass over the data a round, and many batches taken."""
     delta, rounds = at["delta"], int(at["rounds"])
     batches = math.ceil(at["records"] / at["batch"])
-    accounted, taken = rounds * batches, int(rounds * at["updates"])
+    accounted, steps = rounds * batches, int(rounds * at["updates"])
     z = calibrate(at["epsilon"], delta, [Event(1.0, 1 / batches, accounted)], "pld")
-    seen = math.ceil(taken / batches)  # how often the loader reaches a record
+    visits = math.ceil(steps / batches)  # how often the loader reaches a record
     return [
         _row(f"{accounted} steps accounted for", "add-remove", delta, Event(z, 1 / batches, accounted)),
-        _row(f"{taken} steps taken, were they Poisson", "add-remove", delta, Event(z, 1 / batches, taken)),
-        _row(f"{taken} steps taken, {seen} with a record", "add-remove", delta, Event(z, 1.0, seen)),
+        _row(f"{steps} steps taken, were they Poisson", "add-remove", delta, Event(z, 1 / batches, steps)),
+        _row(f"{steps} steps taken, {visits} with a record", "add-remove", delta, Event(z, 1.0, visits)),
     ]
 
 

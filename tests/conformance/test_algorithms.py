@@ -20,7 +20,11 @@ from harness.testing.conformance_privacy import audits
 algorithms.load()
 
 
-@pytest.mark.parametrize("one", [*CHECKS, *PRINTED_CHECKS], ids=lambda check: check.__name__.strip("_"))
+# `settings_side_by_side` stacks the same runs and demands every bit, where `_stacked` allows rounding.
+EVERY = [one for one in (*CHECKS, *PRINTED_CHECKS) if one.__name__ != "_stacked"]
+
+
+@pytest.mark.parametrize("one", EVERY, ids=lambda check: check.__name__.strip("_"))
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_conforms(name, one):
     one(ALGORITHMS[name])

@@ -18,7 +18,7 @@ from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation import loop
 from harness.simulation.build import Execution
-from harness.storage import files, run_folder, store
+from harness.storage import evaluations, files, run_folder, store
 from tests.support.runs import MM4
 
 # A plugin that lets workers write checkpoints often, wherever they are.
@@ -102,7 +102,7 @@ class Bomb:
             self.tick(lambda: append(path, content[:20]))
             append(path, content)
 
-        files.writing = run_folder.writing = store.writing = Writing
+        files.writing = evaluations.writing = run_folder.writing = store.writing = Writing
         files.append = appending
         for name in ("rename", "remove", "sync", "sync_folder"):
             setattr(files, name, counted(getattr(files, name)))

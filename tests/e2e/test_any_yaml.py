@@ -170,8 +170,8 @@ def test_a_suite_file_is_a_suite_or_refused_in_one_line(content, profile):
         one_line(error)
         return
     assert os.path.basename(suite.name) == suite.name not in ("", ".", "..", "runs", "all")
-    assert all(cell.spec is None or isinstance(cell.spec, RunSpec) for cell in suite.cells)
-    assert all(cell.spec is not None or "\n" not in cell.reason for cell in suite.cells)
+    assert all(cell.spec is None or isinstance(cell.spec, RunSpec) for cell in suite.combinations)
+    assert all(cell.spec is not None or "\n" not in cell.reason for cell in suite.combinations)
 
 
 SIGNS = "[]{}:,-?!&*|>'\"#%@`\n \t0a"
@@ -256,4 +256,4 @@ def test_a_file_written_by_us_is_read_by_us(tmp_path):
     for spec in SPECS:
         path.write_text(yaml.safe_dump(spec))
         assert read_spec(read_yaml(path)).rounds == spec.get("rounds", 100)
-    assert len(make_suite(SUITE, "smoke").cells) == 4 + 2
+    assert len(make_suite(SUITE, "smoke").combinations) == 4 + 2

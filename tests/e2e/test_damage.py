@@ -20,7 +20,7 @@ from harness.config.run import read_spec
 from harness.simulation import loop as loop
 from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
-from harness.storage.store import Busy, RunFolder, Store
+from harness.storage.store import Busy, RunFolder, Store, read_suite
 
 ROOT = Path(__file__).parents[2]
 SPEC = CANCER | {"rounds": 12, "eval_every": 1}
@@ -302,7 +302,7 @@ def test_a_run_with_a_damaged_end_begins_again(name, begun, run, expected):
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
-    suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1]}}
+    suite = {"suite": "one", "base": SPEC | {"rounds": 1}, "sweep": {"seed": [0, 1]}}
     command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
     Store(tmp_path / "out").open().write_suite("one", {})
     path = tmp_path / "out" / "one" / "suite.json"
@@ -313,13 +313,14 @@ def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
         assert main([asked, str(tmp_path / "out")]) == 2
         assert "suite.json is damaged; remove it" in capsys.readouterr().err
     assert main(command) == 0
-    assert [cell["spec"]["seed"] for cell in json.loads(path.read_text())["cells"]] == [0, 1]
+    assert [cell["spec"]["seed"] for cell in read_suite(path)[0]["cells"]] == [0, 1]
 
 
 def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
-    suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1, 2]}}
+    base = SPEC | {"rounds": 1}
+    suite = {"suite": "one", "base": base, "sweep": {"seed": [0, 1, 2]}}
     command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
-    folder = Store(tmp_path / "out").open().folder(prepare(read_spec(SPEC | {"seed": 1})).id)
+    folder = Store(tmp_path / "out").open().folder(prepare(read_spec(base | {"seed": 1})).id)
     with folder.claim():
         assert main(command) == 1
     said = capsys.readouterr().err

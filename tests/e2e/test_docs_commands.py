@@ -106,6 +106,7 @@ def test_every_command_is_one_of_ours(page, capsys):
             assert stop.code == 0, f"{shlex.join(command)}: {capsys.readouterr().err}"
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("page", list(filter(runs, READ)), ids=lambda path: path.name)
 def test_every_command_and_example_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")

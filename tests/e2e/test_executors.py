@@ -33,6 +33,7 @@ from tests.support.written import saved, wait_for, written
 ROOT = Path(__file__).parents[2]
 ALONE = Execution(stack=1)
 LONG = [read_spec(CANCER | {"rounds": 1200, "eval_every": 50, "seed": seed}) for seed in range(3)]
+SHORT = [read_spec(CANCER | {"rounds": 20, "eval_every": 10, "seed": seed}) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,13 @@ def alone(often, tmp_path_factory):
     """What the runs write if nobody dies; side by side they write the same as apart (`tests/equivalence`)."""
     root = tmp_path_factory.mktemp("alone")
     run_all(LONG, root)
+    return written(root)
+
+
+@pytest.fixture(scope="module")
+def short_alone(tmp_path_factory):
+    root = tmp_path_factory.mktemp("short-alone")
+    run_all(SHORT, root)
     return written(root)
 
 
@@ -147,13 +155,11 @@ def kill_the_server():
 
 @pytest.mark.slow
 @pytest.mark.skipif(METHOD != "forkserver", reason="Linux has a fork server")
-@pytest.mark.parametrize(
-    "moment", ["before workers", "as a worker starts", "while workers import", "in a run"]
-)
-def test_runs_outlive_a_killed_fork_server(moment, tmp_path, alone, monkeypatch):
-    """Workers that it made may end with it; each run is then given to another, from its checkpoint."""
+@pytest.mark.parametrize("moment", ["before workers", "as a worker starts", "while workers import"])
+def test_runs_outlive_a_fork_server_killed_at_the_start(moment, tmp_path, short_alone, monkeypatch):
+    """Workers that it made may end with it; each run is then given to another."""
     start_server()
-    waiting, killed = [], []
+    killed = []
 
     def kill():
         if not killed:
@@ -170,17 +176,25 @@ def test_runs_outlive_a_killed_fork_server(moment, tmp_path, alone, monkeypatch)
             kill()
 
         monkeypatch.setattr(multiprocessing.forkserver.ForkServer, "ensure_running", ensure)
-    elif moment == "in a run":
-        waiting.append(when(saved(tmp_path, 2), kill))
 
     def begin(units):
         if moment == "while workers import":
             kill()
 
-    outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begin)
-    for one in waiting:
-        one.join()
+    outcomes = run_all(SHORT, tmp_path, jobs=2, execution=ALONE, begin=begin)
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert written(tmp_path) == short_alone
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(METHOD != "forkserver", reason="Linux has a fork server")
+def test_runs_outlive_a_fork_server_killed_in_a_run(tmp_path, alone):
+    """Runs whose workers end with it go on from their checkpoints."""
+    start_server()
+    killer = when(saved(tmp_path, 2), kill_the_server)
+    outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE)
+    killer.join()
+    assert [outcome.status for outcome in outcomes] == ["done"] * 3
     assert written(tmp_path) == alone
 
 

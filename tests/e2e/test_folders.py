@@ -128,7 +128,7 @@ def test_runs_of_other_data_are_left_as_they_are(tmp_path, capsys):
     (root / "runs" / first.id / "done.json").unlink()
     table.write_text("\n".join(["a,b,y", *rows, "60,1,0"]))
     assert main(["resume", str(root)]) == 1
-    assert f"run {first.id} is left as it is: it was made by another version" in capsys.readouterr().err
+    assert f"run {first.id} is skipped: it was made by another version" in capsys.readouterr().err
     assert Store(root).folder(first.id).status == "interrupted" and len(Store(root).run_folders()) == 2
 
 
@@ -180,7 +180,7 @@ def test_a_merge_replaces_no_figures_by_others(two, tmp_path, capsys):
     folder.finish(final)
     kept = figures(a)[shared], Store(a).folder(shared).end()
     assert main(["merge", str(b), "--out", str(a)]) == 1
-    assert "ended with other figures" in capsys.readouterr().err
+    assert "ended with other values" in capsys.readouterr().err
     assert (figures(a)[shared], Store(a).folder(shared).end()) == kept
 
 

@@ -17,8 +17,8 @@ from tests.support.written import saved, untimed, wait_for
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 6
-KILLS = 16  # at a count of writes; more come after a delay
-DELAYS = (0.15, 0.4, 0.6, 0.85)  # of the undisturbed run's duration
+KILLS = 12  # at a count of writes; more come after a delay
+DELAYS = (0.3, 0.7)  # of the undisturbed run's duration
 
 
 def files(root):
@@ -81,23 +81,22 @@ def test_a_suite_killed_over_and_over_comes_to_its_end(starter, undisturbed, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [-1.0, 2.0], ids=["checkpoint-a-round", "no-checkpoint-yet"])
-def test_a_suite_killed_at_any_time_ends_like_one_that_was_not(starter, undisturbed, tmp_path, every):
+def test_a_suite_killed_before_any_checkpoint_ends_the_same(starter, undisturbed, tmp_path):
+    """Where there are checkpoints, what a kill leaves is what is left by one at the write before it."""
     told, expected = undisturbed
     for share in DELAYS:
         root = tmp_path / str(share)
-        assert starter(root=str(root), after=share * told["seconds"], every=every)["code"] in (
+        assert starter(root=str(root), after=share * told["seconds"], every=60.0)["code"] in (
             -signal.SIGKILL,
             0,  # a busy machine may have been quicker this time
         )
-        assert starter(root=str(root), every=every)["code"] == 0
+        assert starter(root=str(root), every=60.0)["code"] == 0
         assert files(root) == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["all", "the parent"])
-def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
-    """Killed with its workers, or alone: workers that have lost their parent save what they have, and go."""
+def test_a_killed_suite_leaves_no_worker_and_resumes(tmp_path):
+    """Workers that have lost their parent save what they have, and go."""
     base = CANCER | {"rounds": 4000, "eval_every": 500}
     spec = {"suite": "many", "base": base, "sweep": {"seed": [0, 1, 2]}}
     (tmp_path / "many.yaml").write_text(yaml.safe_dump(spec))
@@ -111,7 +110,7 @@ def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
         start_new_session=True,
     )
     wait_for(saved(tmp_path / "out", 2))
-    os.killpg(process.pid, signal.SIGKILL) if whom == "all" else process.kill()
+    process.kill()
     process.communicate(timeout=60)  # workers hold the pipe: it ends when all have gone
     assert process.returncode == -signal.SIGKILL
     assert not list(tmp_path.glob("out/runs/*/done.json"))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.peers import task as tasks
-from benchmarks.peers.measure import described
+from benchmarks.peers.measure import write_workload
 from benchmarks.references import PlainLoop
 from benchmarks.workloads import CENTRAL, W1, W2, Ours, Workload
 from harness.core.settings.privacy import Privacy
@@ -30,7 +30,7 @@ def started(work: Workload) -> nn.Module:
 
 def by_hand(work: Workload) -> Tensor:
     """One round as a peer's script makes it: each client trains, and the models are averaged."""
-    task, _ = described(work, dp=False)
+    task, _ = write_workload(work, dp=False)
     x, y = work.data()
     models = []
     for mine in torch.arange(len(y)).split(work.samples):
@@ -48,7 +48,7 @@ def test_a_peer_is_given_the_model_of_the_workload(work: Workload) -> None:
 
 def test_clients_of_one_process_do_not_train_each_others_models(tmp_path: Path) -> None:
     work = SMALL[0]
-    task, data = described(work, dp=False)
+    task, data = write_workload(work, dp=False)
     tasks.save(tmp_path, task, data)
     one, other = tasks.build(str(tmp_path)), tasks.build(str(tmp_path))
     task.train(one, *tasks.client(str(tmp_path), 1))

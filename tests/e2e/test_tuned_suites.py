@@ -14,7 +14,7 @@ from harness.config.suite import make_suite
 from harness.report import Results
 from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 from tests.support.records import spec, undone
 from tests.support.written import blank
 
@@ -61,7 +61,7 @@ def suite(folder, *options, out="out", **changes):
 
 
 def kept(folder, out="out"):
-    return json.loads((folder / out / "tuned" / "suite.json").read_text())
+    return read_suite(folder / out / "tuned" / "suite.json")[0]
 
 
 def tuning(**changes):

@@ -16,12 +16,12 @@ RUNS = {  # algorithm, other fields, beside how many runs each of them was done
     "directions of all clients": ({"name": "fcfl", "batch_size": 8, "minmax_rounds": 3}, {}, [3, 3, 3]),
     "soft rates of groups": ({"name": "fedreg", "slope": 10.0, **STEPS}, {}, [3, 3, 3]),
     "two stages": (
-        {"name": "fedbioacc", "outer_rounds": 3, "local_steps": 2, "batch_size": 2},
+        {"name": "fedbioacc", "outer_rounds": 2, "local_steps": 2, "batch_size": 2},
         {"problem": "fair_weights", "partition": EVEN | {"clients": 3}},
         [3, 3, 3],
     ),
     "validation data of unlike sizes": (
-        {"name": "fedbio", "outer_rounds": 3, "local_steps": 2, "batch_size": 16},
+        {"name": "fedbio", "outer_rounds": 2, "local_steps": 2, "batch_size": 16},
         {"problem": "fair_weights", "partition": UNEVEN | {"alpha": 5.0, "clients": 3}},
         [1, 2, 2],
     ),
@@ -35,7 +35,7 @@ def test_stacked_runs_write_what_the_runs_apart_write(what, tmp_path):
         "data": {"name": "csv", "path": str(table(tmp_path)), "label": "label", "sensitive": "group"},
         "partition": UNEVEN,
         "model": "logistic",
-        "rounds": 6,
+        "rounds": 4,
         "eval_every": 2,
     }
     specs = [read_spec(given | {"algorithm": algorithm, "seed": seed} | others) for seed in range(3)]

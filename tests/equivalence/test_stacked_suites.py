@@ -510,20 +510,20 @@ def grid(what, seeds=2):
     return specs
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["a seed at a time", "all seeds together"])
 @pytest.mark.parametrize("what", GRIDS)
-def test_runs_of_unlike_settings_go_side_by_side(what, apart, tmp_path, monkeypatch):
+def test_runs_of_unlike_settings_go_side_by_side(what, tmp_path, monkeypatch):
     """In stacks of one seed, which share their batches, and in stacks of several.
 
     Runs with secret cohorts of their own share none: in a stack, seeds are all the same to them.
     """
-    monkeypatch.setattr(stacking, "SHARED_ENTRIES", 0 if apart else 2**40)
     specs = grid(what)
     run_all(specs, tmp_path / "apart", execution=APART)
-    run_all(specs, tmp_path / "stacked", execution=Execution(stack=16))
-    by_seed = apart and what != "secret cohorts of their own"
-    assert set(stacked(tmp_path / "stacked")) == {len(specs) // 2 if by_seed else len(specs)}
-    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
+    for most, by_seed in ((0, what != "secret cohorts of their own"), (2**40, False)):
+        monkeypatch.setattr(stacking, "SHARED_ENTRIES", most)
+        root = tmp_path / f"stacked {most}"
+        run_all(specs, root, execution=Execution(stack=16))
+        assert set(stacked(root)) == {len(specs) // 2 if by_seed else len(specs)}
+        assert written(root) == written(tmp_path / "apart")
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """What an algorithm computes changes only on purpose: with a new row here and a new version in its meta."""
 
-import json
-
 import pytest
 
-import algorithms
+from harness.config.recorded import BUILT_IN
 from harness.core import ALGORITHMS
-from tests.golden.update import DEFAULTS, figures, moved, read, usual
+from tests.golden.update import figures, moved, read, usual
 
-algorithms.load()
 KEPT = read()
 
 
@@ -33,14 +30,25 @@ def test_the_numbers_are_those_that_were_kept(name):
 
 def test_defaults_change_only_with_a_version():
     """Names of runs leave out what is at its default, so a changed default would give one name to two runs."""
-    kept, found = json.loads(DEFAULTS.read_text()), usual()
-    assert moved(kept, found) == []
-    assert found == kept, "python -m tests.golden.update --defaults writes them"
+    found = usual()
+    assert moved(BUILT_IN, found) == []
+    assert found == BUILT_IN, "python -m tests.golden.update --defaults writes them"
 
 
 def test_a_changed_default_is_noticed():
-    kept = {"algorithm a": {"version": 1, "defaults": {"lr": 0.1, "mu": 0}}}
-    assert moved(kept, {"algorithm a": {"version": 1, "defaults": {"lr": 0.2, "mu": 0, "new": 1}}}) == [
-        "algorithm a: lr was 0.1, is 0.2, at version 1"
-    ]
-    assert moved(kept, {"algorithm a": {"version": 2, "defaults": {"lr": 0.2, "mu": 0}}}) == []
+    kept = {"algorithm": {"a": {"version": 1, "defaults": {"lr": 0.1, "mu": 0}}}}
+
+    def found(version, lr):
+        new = {"lr": lr, "mu": 0, "new": 1}
+        return {
+            "algorithm": {"a": {"version": version, "defaults": new}, "b": {"version": 1, "defaults": {}}}
+        }
+
+    assert moved(kept, found(1, 0.2)) == ["algorithm a: lr was 0.1, is 0.2, at version 1"]
+    assert moved(kept, found(2, 0.2)) == moved(kept, found(1, 0.1)) == []
+
+
+def test_a_default_without_a_version_never_changes():
+    """Sections, models and topologies have none."""
+    kept, found = ({"section": {"run": {"defaults": {"rounds": n}}}} for n in (100, 50))
+    assert moved(kept, found) == ["section run: rounds was 100, is 50, at version None"]

@@ -1,7 +1,7 @@
-"""Final numbers of every algorithm on a small task, and the defaults of everything that a run may name.
+"""Final numbers of every algorithm on a small task, and the facts about everything that a run may name.
 
-`python -m tests.golden.update NAME...` renews the rows of these algorithms, and all defaults. `--defaults` renews
-the defaults alone, `--all` every row.
+`python -m tests.golden.update NAME...` renews the rows of these algorithms, and all facts. `--defaults` renews
+the facts alone, `--all` every row.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from typing import Any
 
 import torch
 
-import algorithms
-from datasets.partition import PARTITIONS
-from datasets.topology import TOPOLOGIES
-from datasets.vertical import VERTICAL
-from harness import models
-from harness.config.settings import defaults
+from harness.config import parts
+from harness.config.recorded import BUILT_IN
 from harness.core import ALGORITHMS
-from harness.problems import PROBLEMS
+from harness.core.registry import PLUGGED
 from harness.testing.small_tasks import run, task_of
 
 FILE = Path(__file__).with_name("golden.csv")
-DEFAULTS = Path(__file__).with_name("defaults.json")
+PARTS = Path(parts.__file__).with_suffix(".json")
 ROUNDS = 5
+
+Parts = dict[str, dict[str, dict[str, Any]]]
 
 
 def figures(name: str) -> dict[str, str]:
@@ -45,51 +43,35 @@ def read() -> dict[str, dict[str, str]]:
         return {row["algorithm"]: row for row in csv.DictReader(file)}
 
 
-def usual() -> dict[str, dict[str, Any]]:
-    """Return version and defaults of every algorithm, problem, partition, topology and model."""
+def usual() -> Parts:
+    """Return the facts about all built-in parts, by kind and name."""
     found = {
-        f"algorithm {name}": {
-            "version": ALGORITHMS[name].meta.version,
-            "defaults": defaults(ALGORITHMS[name]),
-        }
-        for name in ALGORITHMS
+        kind: {name: parts.facts(kind, name) for name in sorted(things) if (kind, name) not in PLUGGED}
+        for kind, things in parts.KINDS.items()
     }
-    found |= {
-        f"problem {name}": {"version": PROBLEMS[name].version, "defaults": defaults(PROBLEMS[name].settings)}
-        for name in PROBLEMS
-    }
-    found |= {
-        f"partition {name}": {"version": cls.version, "defaults": defaults(cls)}
-        for name, cls in {**PARTITIONS, **VERTICAL}.items()
-    }
-    found |= {
-        f"topology {name}": {"version": 1, "defaults": defaults(cls)} for name, cls in TOPOLOGIES.items()
-    }
-    found |= {
-        f"model {name}": {"version": 1, "defaults": models.complete(name, {})} for name in models.names()
-    }
-    content: dict[str, dict[str, Any]] = json.loads(json.dumps(found))
+    content: Parts = json.loads(json.dumps(found))
     return content
 
 
-def moved(kept: dict[str, dict[str, Any]], found: dict[str, dict[str, Any]]) -> list[str]:
+def moved(kept: Parts, found: Parts) -> list[str]:
     """Return the defaults that changed under an unchanged version: one name would mean two runs."""
     return [
-        f"{name}: {setting} was {value!r}, is {found[name]['defaults'][setting]!r}, at version {one['version']}"
-        for name, one in kept.items()
-        if name in found and found[name]["version"] == one["version"]
-        for setting, value in one["defaults"].items()
-        if setting in found[name]["defaults"] and found[name]["defaults"][setting] != value
+        f"{kind} {name}: {setting} was {value!r}, is {real['defaults'][setting]!r}, at version {version}"
+        for kind, things in kept.items()
+        for name, listed in things.items()
+        if (real := found.get(kind, {}).get(name))
+        and (version := real.get("version")) == listed.get("version")
+        for setting, value in listed.get("defaults", {}).items()
+        if setting in real["defaults"] and real["defaults"][setting] != value
     ]
 
 
-def write_defaults() -> None:
-    """Write all defaults anew; refuse if one of them changed without its version."""
+def write_parts() -> None:
+    """Write the facts about all built-in parts anew; refuse if a default changed without its version."""
     found = usual()
-    wrong = moved(json.loads(DEFAULTS.read_text()), found) if DEFAULTS.exists() else []
-    if wrong:
+    if wrong := moved(BUILT_IN, found):
         raise SystemExit("raise the version, or give the setting another name:\n" + "\n".join(wrong))
-    DEFAULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    PARTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write(names: list[str]) -> None:
@@ -105,15 +87,14 @@ def write(names: list[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    algorithms.load()
     names = sys.argv[1:]
     unknown = [name for name in names if name not in (*ALGORITHMS, "--defaults", "--all")]
     if unknown or not names:
         wrong = f"no algorithm {unknown[0]!r}" if unknown else "what?"
         print(f"error: {wrong}; give names of algorithms, --defaults or --all", file=sys.stderr)
         sys.exit(2)
-    write_defaults()
-    print(f"wrote {DEFAULTS.name}")
+    write_parts()
+    print(f"wrote {PARTS.name}")
     if rows := list(ALGORITHMS) if "--all" in names else [name for name in names if name in ALGORITHMS]:
         write(rows)
         print(f"wrote {len(rows)} rows of {FILE.name}")

@@ -81,18 +81,48 @@ class Batches:
             yield self.redact(step, batch)
 
 
-def all_steps(work: LocalWork, counts: Tensor, rate: float | None = None) -> Tensor:
-    """Return the numbers of local steps that clients with ``counts (..., total)`` samples take in a round.
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which batches a round draws, as `Clients.batches` is asked for them.
 
-    With a public rate of records, an epoch has as many steps for every client.
+    Attributes
+    ----------
+    steps : int, Tensor or None
+        Local steps of all clients, or of each, ``(..., C)``; None: `epochs` counts.
+    epochs : int or None
+        Passes over the data; None without steps: one.
+    batch_size : int or None
+        Samples in a batch; None: all.
+    split, stream, aligned
+        As in `Clients.batches`.
     """
-    if work.local_steps is not None:
-        return torch.full_like(counts, work.local_steps)
-    epochs = work.local_epochs or 1
-    if rate is not None:
-        return torch.full_like(counts, math.ceil(1 / rate) * epochs)
-    size = counts if work.batch_size is None else counts.clamp(max=work.batch_size)
-    return -(-counts // size.clamp(min=1)) * epochs
+
+    steps: int | Tensor | None
+    epochs: int | None
+    batch_size: int | None
+    split: Split = "train"
+    stream: str = "main"
+    aligned: bool = False
+
+    @classmethod
+    def of(cls, work: LocalWork) -> BatchPlan:
+        """Return the plan that an algorithm's settings make."""
+        return cls(work.local_steps, work.local_epochs, work.batch_size)
+
+    def all_steps(self, counts: Tensor, rate: float | None = None) -> Tensor:
+        """Return the numbers of local steps that clients with ``counts (...)`` samples take in a round.
+
+        With a public rate of records, an epoch has as many steps for every client.
+        """
+        if isinstance(self.steps, Tensor):
+            return self.steps
+        if self.steps is not None:
+            return torch.full_like(counts, self.steps)
+        epochs = self.epochs or 1
+        if rate is not None:
+            return torch.full_like(counts, math.ceil(1 / rate) * epochs)
+        size = counts if self.batch_size is None else counts.clamp(max=self.batch_size)
+        return -(-counts // size.clamp(min=1)) * epochs
 
 
 def common(numbers: Tensor) -> Public:

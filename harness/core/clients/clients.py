@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core.clients.batches import Batches, LocalWork, Split
+from harness.core.clients.batches import Batches, BatchPlan, LocalWork, Split
 from harness.core.clients.cohort import Cohort, Membership
 from harness.core.clients.gradients import Gradients, GradientVerbs, slots
 from harness.core.clients.local_batch import LocalBatch
@@ -145,9 +145,12 @@ class Clients(Cohort, GradientVerbs):
             Iterable of `LocalBatch`, ``(..., C, B, ...)`` each. It has no length: that of a secret cohort is
             private. Clients with less data or fewer steps see padding, whose gradients are zero.
         """
-        data = self._data
-        amount = data.amount(work, steps, epochs, batch_size)
-        batches = data.batches(amount, split, stream, aligned=aligned)
+        plan = BatchPlan(steps, epochs, batch_size, split, stream, aligned)
+        return self._drawn(self._data.completed(plan, work))
+
+    def _drawn(self, plan: BatchPlan) -> Batches:
+        """Return the batches of a plan."""
+        batches = self._data.batches(plan)
         self.mismatched_batches |= batches.mismatched
         return batches
 

@@ -160,11 +160,11 @@ class Gradients:
             def pick(part: Tensor, where: Tensor | slice = where) -> Tensor:
                 return part.flatten(0, cohort.axes - 1)[where]
 
-            own = LocalBatch(type(batch.samples)(*map(pick, batch.of_runs)))
+            group = LocalBatch(type(batch.samples)(*map(pick, batch.of_runs)))
             loss = objective(model.problem)
             small = tuple(model.take(pick(point)) for point in points)
-            self._count(loss, 1, small, self.work.shown(own, 1), by, times * self.work.among(where))
-            for full, part in zip(gradients, compute(loss, 1, small, own.samples, by), strict=True):
+            self._count(loss, 1, small, self.work.shown(group, 1), by, times * self.work.among(where))
+            for full, part in zip(gradients, compute(loss, 1, small, group.samples, by), strict=True):
                 full[where] = model.put(part, full[where])
         return [part.unflatten(0, cohort.ids.shape) for part in gradients]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from harness.core import rng
 from harness.core.clients.batches import (
     Batches,
+    BatchPlan,
     LocalWork,
-    all_steps,
     common,
     look_up,
     public_size,
@@ -29,14 +29,6 @@ from harness.core.execution.exact.widths import mismatched_batches, uneven_batch
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.steps import reach
-
-
-class Amount(NamedTuple):
-    """Amount of work: local steps, or passes over the data, and samples in a batch."""
-
-    steps: int | Tensor | None
-    epochs: int | None
-    batch_size: int | None
 
 
 class Holders(NamedTuple):
@@ -82,37 +74,33 @@ class LocalData:
     secret: bool = False
     shared: bool = False
 
-    def amount(
-        self,
-        work: LocalWork | None,
-        steps: int | Tensor | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-    ) -> Amount:
-        """Return an amount of work, with what is not given taken from the algorithm's settings."""
-        if work is not None:
-            batch_size = batch_size or work.batch_size
-            if steps is None and epochs is None:
-                steps, epochs = work.local_steps, work.local_epochs
-                self._refuse_epochs(work)
-        return Amount(steps, epochs, batch_size)
+    def completed(self, plan: BatchPlan, work: LocalWork | None) -> BatchPlan:
+        """Return a plan with what is not given taken from an algorithm's settings."""
+        if work is None:
+            return plan
+        plan = replace(plan, batch_size=plan.batch_size or work.batch_size)
+        if plan.steps is not None or plan.epochs is not None:
+            return plan
+        self._refuse_epochs(work)
+        return replace(plan, steps=work.local_steps, epochs=work.local_epochs)
 
-    def batches(self, amount: Amount, split: str, stream: str, *, aligned: bool = False) -> Batches:
-        """Draw the batches of this round; arguments as of `Clients.batches`."""
-        cohort, records, steps = self.cohort, self.records, amount.steps
-        holders, mismatched = self._holders(amount, split)
+    def batches(self, plan: BatchPlan) -> Batches:
+        """Draw the batches of this round."""
+        cohort, records, steps = self.cohort, self.records, plan.steps
+        split, stream = plan.split, plan.stream
+        holders, mismatched = self._holders(plan)
         users = records is not None and records.users
         named = f"{split} {stream}" if users else stream
-        keys = torch.tensor([rng.key(one, "batch", named, cohort.round) for one in holders.entropy])
+        keys = torch.tensor([rng.key(source, "batch", named, cohort.round) for source in holders.entropy])
         keys = keys[:, None].expand(len(keys), holders.ids.shape[-1]).flatten()
-        who, counts = torch.zeros_like(holders.ids) if aligned else holders.ids, holders.counts
+        who, counts = torch.zeros_like(holders.ids) if plan.aligned else holders.ids, holders.counts
         if records is not None and users:  # users are drawn, not samples
             counts = records.counts(cohort.federation, split)[holders.ids]
         most = int(steps.max()) if isinstance(steps, Tensor) else steps
         draw = draw_batches if records is None else records.draw
-        length = {"steps": most, "epochs": amount.epochs, "batch_size": amount.batch_size}
+        length = {"steps": most, "epochs": plan.epochs, "batch_size": plan.batch_size}
         order, num_steps = draw(counts.flatten(), keys, who.flatten(), **length)
-        same = draw is draw_batches and full_batches(counts, amount.batch_size)
+        same = draw is draw_batches and full_batches(counts, plan.batch_size)
         if isinstance(steps, Tensor):
             order, num_steps = shorten(order, num_steps, steps.flatten())
             same = False
@@ -120,12 +108,12 @@ class LocalData:
         num_steps = num_steps.view(*holders.ids.shape, 1).to(pool.x)
         redact: Callable[[int, LocalBatch], LocalBatch] = unchanged
         if records is not None:
-            sizes = cohort.federation, split, amount.batch_size
+            sizes = cohort.federation, split, plan.batch_size
             redact = records.redaction(stream, order, num_steps, counts, *sizes)
             if not records.public:
                 order = records.places(order, cohort.federation, split, holders.ids)
         elif cohort.counts_private:
-            redact = partial(_sized, amount.batch_size)
+            redact = partial(_sized, plan.batch_size)
         positions = look_up(order, cohort.members(holders.held, holders.ids)).to(pool.x.device)
         return Batches(
             pool, positions, num_steps, same, redact, holders.runs, shared=self.shared, mismatched=mismatched
@@ -153,17 +141,17 @@ class LocalData:
         """Return a batch that counts as ``size`` samples where counts are private."""
         return _sized(size, 0, batch) if self.cohort.counts_private else batch
 
-    def _holders(self, amount: Amount, split: str) -> tuple[Holders, bool]:
+    def _holders(self, plan: BatchPlan) -> tuple[Holders, bool]:
         """Return whose samples are drawn, and whether stacking has changed the shapes of their batches."""
-        cohort, records = self.cohort, self.records
+        cohort, records, split = self.cohort, self.records, plan.split
         federation, each = cohort.federation, cohort.federation.repeats
         own_draws = records is not None and not records.public and records.privacy.own_draws
         entropy: tuple[int | str, ...] = cohort.noise_keys if own_draws else cohort.seeds
         ids, counts, held = cohort.ids, cohort.samples(split), federation.splits[split]
-        if each == 1 or records is not None or isinstance(amount.steps, Tensor) or not _draw_alike(cohort):
-            mismatched = cohort.axes > 1 and self._mismatched(counts, split, amount.batch_size)
+        if each == 1 or records is not None or isinstance(plan.steps, Tensor) or not _draw_alike(cohort):
+            mismatched = cohort.axes > 1 and self._mismatched(counts, split, plan.batch_size)
             return Holders(ids, counts, held, entropy, None), mismatched
-        mismatched = each != len(entropy) and self._mismatched(counts, split, amount.batch_size)
+        mismatched = each != len(entropy) and self._mismatched(counts, split, plan.batch_size)
         first = slice(None, None, each)
         once = Holders(ids[first], counts[first], federation.distinct[split], entropy[first], len(entropy))
         return once, mismatched
@@ -193,7 +181,7 @@ class LocalData:
         """Return the numbers of local steps of clients with ``counts (..., n)`` samples."""
         self._refuse_epochs(work)
         rate = None if self.records is None else self.records.privacy.record_rate
-        return all_steps(work, counts, rate)
+        return BatchPlan.of(work).all_steps(counts, rate)
 
     def _refuse_epochs(self, work: LocalWork) -> None:
         """Refuse epochs where they would tell private numbers of samples."""
@@ -214,7 +202,7 @@ def _draw_alike(cohort: Cohort) -> bool:
     each = cohort.federation.repeats
     seeds = all(seed == cohort.seeds[number - number % each] for number, seed in enumerate(cohort.seeds))
     rows = (rows.unflatten(0, (-1, each)) for rows in (cohort.ids, cohort.participation_mask))
-    return seeds and all(bool((own == own[:, :1]).all()) for own in rows)
+    return seeds and all(bool((part == part[:, :1]).all()) for part in rows)
 
 
 def _sized(size: int | None, step: int, batch: LocalBatch) -> LocalBatch:

@@ -55,15 +55,15 @@ class PartyModels:
             models = [*cohort.pruned.groups(cohort.ids)]
         embeddings: Tensor | None = None
         for model, where in models:
-            own = type(batch.samples)(*(flat(part)[where] for part in batch.of_runs))
+            group = type(batch.samples)(*(flat(part)[where] for part in batch.of_runs))
             rows, problem = flat(y)[where], self.problem
             if model is not None:
                 rows, problem = model.take(rows), model.problem
             function = embedding(problem)
             if times is not None:
-                flops = self.rows.flops(function, 1, rows, own) / own.weight.shape[-1]
+                flops = self.rows.flops(function, 1, rows, group) / group.weight.shape[-1]
                 cohort.cost.work(flops, times * self.work.among(where), oracle=True)
-            h = self.embed(function, rows, own)
+            h = self.embed(function, rows, group)
             if embeddings is None:
                 embeddings = h.new_empty(cohort.ids.numel(), *h.shape[1:])
             embeddings[where] = h

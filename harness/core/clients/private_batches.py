@@ -206,10 +206,10 @@ class Records:
         privacy, drawn, joint = self.privacy, self.of(batch), torch.cat(list(sums), -1)
         each = torch.as_tensor(privacy.noise)  # for all clients, or (total,)
         if bool((each > 0).any()):
-            own = zip(noise_keys, ids.view(len(noise_keys), -1).tolist(), strict=True)
+            members = zip(noise_keys, ids.view(len(noise_keys), -1).tolist(), strict=True)
             streams = [
                 rng.noise_stream(key, "record noise", drawn.stream, round, drawn.step, call, client)
-                for key, clients in own
+                for key, clients in members
                 for client in clients
             ]
             noise = gaussian_noise(

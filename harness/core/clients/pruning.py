@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ class Shaped(Protocol):
     @property
     def shape(self) -> torch.Size:
         """The shape."""
+
+
+class NoVariable:
+    """A mark of parts of messages, and of fields of states, that are about no variable of the problem.
+
+    Others are told by their length.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class SubModel:
     index: Tensor
 
     def inside(self, vector: Shaped) -> bool:
-        """Whether a vector belongs to the full model's parameter space, judged by its length."""
-        return vector.shape[-1] == len(self.mask)
+        """Whether a vector belongs to the full model's parameter space, judged by its length unless it says no."""
+        return not isinstance(vector, NoVariable) and vector.shape[-1] == len(self.mask)
 
     def take(self, vector: Tensor) -> Tensor:
         """Map a vector of the full model to the smaller one."""
@@ -166,6 +173,32 @@ class PrunedModels:
         return [(model, where) for model, where in members if len(where)]
 
 
+def masked_state(pruned: PrunedModels, state: Any) -> Any:
+    """Set the pruned coordinates of a state, a named tuple, to zero.
+
+    A field that is about no variable says so: ``c: Annotated[Tensor, Statistic]``.
+    """
+    kind: Any = type(state)
+    fields = _fields_without_variable(kind)
+    parts = zip(state._fields, state, strict=True)
+    return kind(*(part if name in fields else pruned.masked(part) for name, part in parts))
+
+
+@lru_cache(maxsize=64)
+def _fields_without_variable(state: Any) -> frozenset[str]:
+    """Return the fields of a state that are marked as being about no variable."""
+    try:
+        hints = get_type_hints(state, include_extras=True)
+    except NameError:  # a module that is not imported by its name, as of a notebook
+        hints = {}
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return frozenset(name for name, each in marks.items() if any(map(_marks_none, each)))
+
+
+def _marks_none(mark: object) -> bool:
+    return isinstance(mark, type) and issubclass(mark, NoVariable)
+
+
 def prunable(problem: Problem) -> list[UnitGroup]:
     """Return the prunable units of a problem's model.
 
@@ -247,10 +280,12 @@ def prune_models(
     ratios = sorted(set(ratio.tolist())) if isinstance(ratio, Tensor) else [ratio]
     before = [None] * len(ratios) if previous is None else [model.mask.cpu() for model in previous.models]
     size, masks = _size(problem), []
-    for one, mask in zip(ratios, before, strict=True):
-        left = prune(x[:size].cpu(), groups, one, None if mask is None else mask[:size])
+    for share, mask in zip(ratios, before, strict=True):
+        left = prune(x[:size].cpu(), groups, share, None if mask is None else mask[:size])
         masks.append(torch.cat([left, torch.ones(len(x) - size, dtype=torch.bool)]))
-    which = torch.tensor([ratios.index(one) for one in ratio.tolist()]) if isinstance(ratio, Tensor) else None
+    which = (
+        torch.tensor([ratios.index(share) for share in ratio.tolist()]) if isinstance(ratio, Tensor) else None
+    )
     return pruned_models(problem, torch.stack(masks).to(x.device), which)
 
 
@@ -281,7 +316,7 @@ def prune_own_models(
     whole = torch.ones_like(rows, dtype=torch.bool).cpu()
     before = whole if previous is None else torch.stack([model.mask for model in previous.models]).cpu()
     pairs = zip(rows.detach().cpu(), ratios, before, strict=True)
-    masks = torch.stack([prune(row, groups, one, mask) for row, one, mask in pairs])
+    masks = torch.stack([prune(row, groups, share, mask) for row, share, mask in pairs])
     if torch.equal(masks, before):
         return previous
     return pruned_models(problem, masks.to(rows.device), torch.arange(len(rows)))

@@ -73,16 +73,16 @@ class RowTable(Tensor):
         """Return the table of one of several runs, in memory of its own."""
         store, total = self._newest(), self.shape[-2]
         places, rows = store.written()
-        own = (places // total) == number
-        kept = places[own] - number * total
-        return RowTable(_Store(self.shape[1:], store.common[number], kept, rows[own]))
+        inside = (places // total) == number
+        kept = places[inside] - number * total
+        return RowTable(_Store(self.shape[1:], store.common[number], kept, rows[inside]))
 
     @classmethod
     def stack(cls, tables: Sequence[RowTable]) -> RowTable:
         """Return the table of several runs, of their tables ``(total, P)``."""
         stores, total = [table._newest() for table in tables], tables[0].shape[-2]
         written = [store.written() for store in stores]
-        places = torch.cat([own + number * total for number, (own, _) in enumerate(written)])
+        places = torch.cat([place + number * total for number, (place, _) in enumerate(written)])
         common = torch.cat([store.common for store in stores])
         shape = (len(tables), *tables[0].shape)
         return cls(_Store(shape, common, places, torch.cat([rows for _, rows in written])))

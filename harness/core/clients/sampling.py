@@ -57,17 +57,17 @@ def draw_batches(
         slots = torch.where(slots < counts[:, None], slots, -1)
         return slots.expand(total, *slots.shape), (counts > 0) * total
 
-    own = counts.clamp(max=size)  # the client's batch size
+    widths = counts.clamp(max=size)  # the client's batch size
     if steps is not None:
-        num_steps, used = (counts > 0) * steps, steps * own
-        start = torch.arange(steps)[:, None] * own  # of each batch among what the client uses, (S, K)
-        room = own.expand(start.shape)  # samples in it
+        num_steps, used = (counts > 0) * steps, steps * widths
+        start = torch.arange(steps)[:, None] * widths  # of each batch among what the client uses, (S, K)
+        room = widths.expand(start.shape)  # samples in it
     else:
         assert epochs is not None
-        per_pass = torch.where(counts > 0, -(-counts // own.clamp(min=1)), 0)
+        per_pass = torch.where(counts > 0, -(-counts // widths.clamp(min=1)), 0)
         num_steps, used = per_pass * epochs, epochs * counts
         step = torch.arange(int(num_steps.max()))[:, None]
-        within = (step % per_pass.clamp(min=1)) * own
+        within = (step % per_pass.clamp(min=1)) * widths
         start = step // per_pass.clamp(min=1) * counts + within
         room = torch.where(step < num_steps, counts - within, 0)
     shuffled, first = _passes(counts, used, keys, ids)

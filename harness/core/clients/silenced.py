@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from datasets.federation import Batch
-from harness.core.clients.batches import Batches, LocalWork, Split, all_steps, unchanged
+from harness.core.clients.batches import Batches, BatchPlan, unchanged
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective
 from privacy import Ledger
-
-
-class Work(NamedTuple):
-    """An amount of local work; see `LocalWork`."""
-
-    local_steps: int | None
-    local_epochs: int | None
-    batch_size: int | None
 
 
 class Silenced(Clients):
@@ -79,28 +71,15 @@ class Silenced(Clients):
         """Return numbers of the members, which the average does not have."""
         return torch.full(numbers.shape, torch.nan, device=numbers.device) if self.average else numbers
 
-    def batches(
-        self,
-        work: LocalWork | None,
-        *,
-        steps: int | Tensor | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        split: Split = "train",
-        stream: str = "main",
-        aligned: bool = False,
-    ) -> Batches:
+    def _drawn(self, plan: BatchPlan) -> Batches:
         """Return as many batches as the cohort draws, of one blank sample each."""
-        if work is not None:
-            batch_size = batch_size or work.batch_size
-            if steps is None and epochs is None:
-                steps, epochs = work.local_steps, work.local_epochs
         public = not (self.average or self.counts_private)
-        counts = self.samples(split) if public else self.federation.counts(split).amax(-1, keepdim=True)
-        if isinstance(steps, Tensor):
-            taken = steps if public else steps.amax(-1, keepdim=True)
-        else:
-            taken = all_steps(Work(steps, epochs, batch_size), counts)
+        counts = self.samples(plan.split)
+        if not public:
+            counts = self.federation.counts(plan.split).amax(-1, keepdim=True)
+        taken = plan.all_steps(counts)
+        if isinstance(plan.steps, Tensor) and not public:
+            taken = taken.amax(-1, keepdim=True)
         taken = torch.where(counts > 0, taken, 0).expand(self.ids.shape)
         most = int(taken.max())
         step = torch.arange(most).view(-1, *[1] * (taken.ndim + 1))

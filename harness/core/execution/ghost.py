@@ -37,10 +37,10 @@ class Tape:
         """Begin with a network: its layers with parameters, their number, and whether they are tied."""
 
     def note(
-        self, layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
+        self, layer: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
     ) -> Tensor:
         """Keep what a layer was given, and return its output with the probe: a forward hook."""
-        self.inputs.append(given[0] if given else named["input"])
+        self.inputs.append(inputs[0] if inputs else named["input"])
         return output + self._probes[len(self.inputs) - 1] if self._probes else output
 
 
@@ -61,9 +61,9 @@ def watched(layers: Callable[[], Sequence[nn.Module]], size: int, *, tied: bool 
     if tape is None:
         yield
         return
-    own = layers()
-    tape.enter(own, size, tied=tied)
-    handles = [layer.register_forward_hook(tape.note, with_kwargs=True) for layer in own]
+    watched_layers = layers()
+    tape.enter(watched_layers, size, tied=tied)
+    handles = [layer.register_forward_hook(tape.note, with_kwargs=True) for layer in watched_layers]
     try:
         yield
     finally:
@@ -148,8 +148,8 @@ def sample_norms(
     copied = [place for place in places if place not in plan.networks]
     by_sample = tuple(0 if place in copied else None for place in range(count))
 
-    def of_sample(at: tuple[Tensor, ...], sample: tuple[Tensor, ...], own: tuple[Tensor, ...]) -> Any:
-        with watching(tape := Tape(own)):
+    def of_sample(at: tuple[Tensor, ...], sample: tuple[Tensor, ...], probe: tuple[Tensor, ...]) -> Any:
+        with watching(tape := Tape(probe)):
             value = loss(*at, kind(*(part.unsqueeze(0) for part in sample)))
         return value, tuple(tape.inputs)
 
@@ -173,44 +173,44 @@ def sample_norms(
         )
         squares = [slope.square().sum(-1) for slope in slopes[: len(copies)]]
         watched = zip(plan.layers, inputs, slopes[len(copies) :], strict=True)
-        for (layer, biased, owner), given, slope in watched:
+        for (layer, biased, owner), entered, slope in watched:
             if owner in places:
-                squares.append(_square(layer, biased, given.detach(), slope.to(losses.dtype)))
+                squares.append(_square(layer, biased, entered.detach(), slope.to(losses.dtype)))
         return Norms(torch.stack(squares).sum(0).sqrt(), losses, leaves)
 
     return measure
 
 
-def _square(layer: nn.Module, biased: bool, given: Tensor, slope: Tensor) -> Tensor:
+def _square(layer: nn.Module, biased: bool, inputs: Tensor, slope: Tensor) -> Tensor:
     """Return squared norms of gradients of a layer's parameters, given inputs and derivatives ``(C, B, ...)``.
 
     A layer may have been given a batch of one sample, or the sample itself, without an axis for it.
     """
     lead = slope.shape[:2]
     if isinstance(layer, nn.Embedding):
-        rows, symbols = slope.reshape(*lead, -1, slope.shape[-1]).double(), given.reshape(*lead, -1)
+        rows, symbols = slope.reshape(*lead, -1, slope.shape[-1]).double(), inputs.reshape(*lead, -1)
         same = symbols.unsqueeze(-1) == symbols.unsqueeze(-2)
         return (same * (rows @ rows.mT)).sum((-2, -1)).clamp(min=0).to(slope.dtype)
-    given = given.to(slope.dtype)
+    inputs = inputs.to(slope.dtype)
     if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
         if isinstance(layer, nn.GroupNorm):
-            flat = functional.group_norm(given.flatten(0, 2), layer.num_groups, eps=layer.eps)
+            flat = functional.group_norm(inputs.flatten(0, 2), layer.num_groups, eps=layer.eps)
             slope, others = slope.flatten(0, 2).unflatten(0, (*lead, -1)), (2, *range(4, slope.ndim))
             normal = flat.view_as(slope)
         else:
             shape, others = tuple(layer.normalized_shape), (2,)
-            normal = functional.layer_norm(given, shape, eps=layer.eps).reshape(*lead, -1, *shape)
+            normal = functional.layer_norm(inputs, shape, eps=layer.eps).reshape(*lead, -1, *shape)
             slope = slope.reshape(*lead, -1, *shape)
         weights = (slope * normal).sum(others).flatten(2).square().sum(-1)
         return weights + slope.sum(others).flatten(2).square().sum(-1) if biased else weights
     if isinstance(layer, nn.Conv2d):
         settings = layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        patches = functional.unfold(given.reshape(-1, *given.shape[-3:]), *settings)  # type: ignore[arg-type]
+        patches = functional.unfold(inputs.reshape(-1, *inputs.shape[-3:]), *settings)  # type: ignore[arg-type]
         entering, leaving = patches.mT, slope.reshape(-1, *slope.shape[-3:]).flatten(2).mT
         entering, leaving = entering.unflatten(0, (*lead, -1)), leaving.unflatten(0, (*lead, -1))
         entering, leaving = entering.flatten(2, 3), leaving.flatten(2, 3)
     else:
-        entering = given.reshape(*lead, -1, given.shape[-1])
+        entering = inputs.reshape(*lead, -1, inputs.shape[-1])
         leaving = slope.reshape(*lead, -1, slope.shape[-1])
     places = entering.shape[-2]
     if places == 1:

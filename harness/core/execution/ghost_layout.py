@@ -82,9 +82,9 @@ def layout(
         raise _refused(f"needs other variables of at most {MOST_COPIED:,} entries")
     owners = [networks[number] for number in seen.owner]
     layers = tuple(zip(seen.layers, seen.biased, owners, strict=True))
-    found = Layout(layers, tuple(seen.outputs), frozenset(networks))
-    _compare(loss, near, batch, places, found)
-    return found
+    plan = Layout(layers, tuple(seen.outputs), frozenset(networks))
+    _compare(loss, near, batch, places, plan)
+    return plan
 
 
 class _Examined(Tape):
@@ -150,11 +150,11 @@ def _obstacle(layer: nn.Module) -> str | None:
     """Return why a layer with parameters has no formula, as far as its description tells."""
     name = type(layer).__name__
     if type(layer) not in LAYERS:
-        known = " and".join(", ".join(one.__name__ for one in FORMULAS).rsplit(",", 1))
-        return f"has no formula for a layer {name}, only for {known} themselves, not for classes derived from them"
+        layers = " and".join(", ".join(layer_type.__name__ for layer_type in FORMULAS).rsplit(",", 1))
+        return f"has no formula for a layer {name}, only for {layers} themselves, not for classes derived from them"
     if any(vars(layer)[hooks] for hooks in HOOKS):
         return f"has no formula for a layer {name} with hooks"
-    if any(hasattr(type(layer), own) for own in vars(layer)):
+    if any(hasattr(type(layer), attribute) for attribute in vars(layer)):
         return f"has no formula for a layer {name} of which a method was replaced"
     if getattr(layer, "groups", 1) != 1 or _unsupported(layer):
         return f"has no formula for a layer {name} with these settings"
@@ -202,25 +202,25 @@ def _depends_otherwise(
     Also one that is zero for this sample, as where a network uses parameters for large features only. It is tried
     at other parameters, as the gradient of a penalty may be zero where a network starts.
     """
-    own = [point.detach().requires_grad_() for point in points]
+    leaves = [point.detach().requires_grad_() for point in points]
     with watching(_Cut()):
-        value = loss(*own, sample)
+        value = loss(*leaves, sample)
     if not value.requires_grad:
         return False
-    found = torch.autograd.grad(value, [own[place] for place in networks], allow_unused=True)
-    return any(one is not None for one in found)
+    gradients = torch.autograd.grad(value, [leaves[place] for place in networks], allow_unused=True)
+    return any(gradient is not None for gradient in gradients)
 
 
 def _compare(
     loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any, places: Sequence[int], plan: Layout
 ) -> None:
     """Raise Incompatible unless norms and clipped sums are those of the gradients of single samples."""
-    given, parts = (loss, type(batch), len(points), tuple(places), plan), (*points, *batch)
+    settings, parts = (loss, type(batch), len(points), tuple(places), plan), (*points, *batch)
     try:
-        norms = sample_norms(*given)(*parts).norms.detach()
+        norms = sample_norms(*settings)(*parts).norms.detach()
         usable = norms[norms.isfinite() & (norms > 0)]
         norm = float(usable.median()) if len(usable) else 1.0
-        sums = torch.cat(clipped_sums(*given, norm)(*parts), -1)
+        sums = torch.cat(clipped_sums(*settings, norm)(*parts), -1)
     except Exception as error:  # a user's module may raise anything
         what = str(error).split(". ")[0].splitlines()[:1]
         raise _refused(
@@ -253,11 +253,11 @@ def _gradients(
     loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any, places: Sequence[int]
 ) -> Iterator[Tensor]:
     """Return the gradients of a client's samples one by one, by all of these points together."""
-    own = [point.detach().requires_grad_(place in places) for place, point in enumerate(points)]
+    leaves = [point.detach().requires_grad_(place in places) for place, point in enumerate(points)]
     for number in range(SAMPLES):
-        value = loss(*own, type(batch)(*(part[number : number + 1] for part in batch)))
-        found = torch.autograd.grad(value, [own[place] for place in places], materialize_grads=True)
-        yield torch.cat(found)
+        value = loss(*leaves, type(batch)(*(part[number : number + 1] for part in batch)))
+        gradients = torch.autograd.grad(value, [leaves[place] for place in places], materialize_grads=True)
+        yield torch.cat(gradients)
 
 
 def _refused(why: str) -> Incompatible:

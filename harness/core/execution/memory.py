@@ -32,8 +32,8 @@ class Room(NamedTuple):
 
 def room() -> Room | None:
     """Return the memory that is left: of the machine, of its control groups and of the process; None if unknown."""
-    found = [*_of_machine(), *_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")), *_of_process()]
-    return min(found, default=None)
+    limits = [*_of_machine(), *_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")), *_of_process()]
+    return min(limits, default=None)
 
 
 def resident() -> int:
@@ -72,8 +72,10 @@ def _of_groups(membership: Path, root: Path) -> Iterator[Room]:
         names = ("memory.max", "memory.current", "inactive_file")
         if version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        own = top / path.lstrip("/")
-        for group in {one for one in (top, own, *own.parents) if one == top or top in one.parents}:
+        process = top / path.lstrip("/")
+        for group in {
+            folder for folder in (top, process, *process.parents) if folder == top or top in folder.parents
+        }:
             most, used = ("".join(_lines(group / name)) for name in names[:2])
             if most.isdigit() and used.isdigit():
                 idle = _figures(group / "memory.stat").get(names[2], 0)

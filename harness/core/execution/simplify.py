@@ -103,13 +103,13 @@ def _fold(recording: GraphModule, node: Any) -> None:
 
 def _unchanged(node: Node) -> Node | None:
     """Return the node whose value an operation makes again, as most of those do that vmap adds to a product."""
-    given = node.args[0] if node.args else None
-    if not isinstance(given, Node):
+    argument = node.args[0] if node.args else None
+    if not isinstance(argument, Node):
         return None
     if node.target in VIEWS:
-        return given if given.meta["value"][:2] == node.meta["value"][:2] else None
-    back = node.target is given.target is aten.transpose.int and _dims(node) == _dims(given)
-    return given.all_input_nodes[0] if back else None
+        return argument if argument.meta["value"][:2] == node.meta["value"][:2] else None
+    back = node.target is argument.target is aten.transpose.int and _dims(node) == _dims(argument)
+    return argument.all_input_nodes[0] if back else None
 
 
 def _dims(node: Node) -> set[int]:

@@ -108,7 +108,7 @@ class _OperationWriter(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = tree_map_only(Tensor, self.node, (args, kwargs or {}))
+        arguments = tree_map_only(Tensor, self.node, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func is aten.is_same_size.default or (result is None and not func._schema.is_mutable):
             return result  # a check, which arguments of this kind have passed
@@ -116,12 +116,12 @@ class _OperationWriter(TorchDispatchMode):
             raise Unrecordable(f"{func} returns no tensor, so that operations depend on values")
         if any(isinstance(part, torch.Generator) for part in tree_leaves((args, kwargs))):
             raise Unrecordable(f"{func} draws from a generator")
-        made = self._graph.call_function(func, *given)
+        call = self._graph.call_function(func, *arguments)
         if isinstance(result, Tensor):
-            self.know(result, made)
+            self.know(result, call)
         for number, part in enumerate(result if isinstance(result, list | tuple) else ()):
             if isinstance(part, Tensor):  # gradients that are not asked for are None
-                self.know(part, self._graph.call_function(operator.getitem, (made, number)))
+                self.know(part, self._graph.call_function(operator.getitem, (call, number)))
         return result
 
     def know(self, value: Tensor, node: Node) -> None:
@@ -135,5 +135,5 @@ class _OperationWriter(TorchDispatchMode):
             name = f"constant_{len(list(self._constants.buffers()))}"
             self._constants.register_buffer(name, value)
             self.know(value, self._graph.get_attr(name))
-        found: Node = self._nodes[value]
-        return found
+        node: Node = self._nodes[value]
+        return node

@@ -207,11 +207,11 @@ class ClientExecutor:
         points = [point.detach() for point in points]
         plan = self.layout(loss, axes, points, batch, places) if ghost else None
         if plan is not None:
-            found = self._ghost_sums(
+            clipped = self._ghost_sums(
                 (loss, type(batch), len(points), places, plan, norm), axes, points, batch
             )
-            if all(bool(part.isfinite().all()) for part in found):  # else leave out the samples that are not
-                return found
+            if all(bool(part.isfinite().all()) for part in clipped):  # else leave out samples that are not
+                return clipped
         one = _clipped_sum(loss, places, norm, group, self.singly)
         sums: tuple[Tensor, ...] = self.map(one, axes, tuple(points), batch)
         return sums
@@ -229,11 +229,11 @@ class ClientExecutor:
             return sums
 
         if self.mode == "vmap":
-            found = of(0, None)
+            clipped = of(0, None)
         else:
             each = self.each(lambda i: of(i, i + 1), range(len(rows.leaves[0])))
-            found = tuple(torch.cat(column) for column in zip(*each, strict=True))
-        return tuple(map(rows.restored, found))
+            clipped = tuple(torch.cat(column) for column in zip(*each, strict=True))
+        return tuple(map(rows.restored, clipped))
 
     def layout(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, places: Points
@@ -328,11 +328,11 @@ def _clipped_sum(
         groups = type(batch)(*(part.unflatten(0, (-1, group)) for part in batch))
         real = groups.weight > 0.5
         if group > 1:  # an empty slot holds the group's first sample, or a stranger's would be in the mean
-            own = (
+            filled = (
                 torch.where(real.view(*real.shape, *[1] * (part.ndim - 2)), part, part[:, :1])
                 for part in (groups.x, groups.y, groups.group)
             )
-            groups = type(batch)(*own, *groups[3:])
+            groups = type(batch)(*filled, *groups[3:])
         slope = torch.func.grad(single)
         if singly:
             each = [slope(moving, type(batch)(*(part[i] for part in groups))) for i in range(len(real))]

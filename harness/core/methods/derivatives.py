@@ -110,7 +110,7 @@ def aligned_loss(problem: Problem) -> OneClient:
     """Return ``f(u, v, batch) + R`` of ``(u, v, target, pull, batch)``.
 
     R is the mean over samples of the mean squared difference between a sample's features and its class's row of
-    ``target``, ``(K d,)``, times ``pull``: of that class, ``(K,)``, or of all, ``(1,)``.
+    ``target``, ``(K, d)``, times ``pull``: of that class, ``(K,)``, or of all, ``(1,)``.
     """
     features, head = _features(problem), problem.head
     assert head is not None

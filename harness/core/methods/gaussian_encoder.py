@@ -48,7 +48,7 @@ def variational_loss(problem: Problem, *, draws: int, beta: float, forward: bool
         Latent vectors per sample; ``noise`` is ``(draws, B, latent)``.
     beta : float
         Weight of the divergence from the class's prior, with means ``m`` and standard deviations ``s``,
-        ``(K latent,)`` each.
+        ``(K, latent)`` each.
     forward : bool
         Whether the divergence is KL(encoder || prior) or KL(prior || encoder).
     """

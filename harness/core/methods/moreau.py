@@ -60,10 +60,10 @@ def envelope_gradient(
     for _ in range(MOST_STEPS):
         down, up = field(z, y)
         gap = up.max() - up @ y + down.square().sum() / (2 * weight)
-        found = weight * float((z.detach() - x).norm())
+        norm = weight * float((z.detach() - x).norm())
         error = float((2 * weight * gap.clamp(min=0)).sqrt())
-        if error <= tolerance * max(found, 0.01):
-            return found
+        if error <= tolerance * max(norm, 0.01):
+            return norm
         if error != error:
             break
         while True:

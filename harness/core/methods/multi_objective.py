@@ -58,7 +58,7 @@ def common_descent(gradients: Tensor, towards: Tensor) -> Tensor:
     runs = gradients.detach().flatten(0, -3) if gradients.ndim > 2 else gradients.detach().unsqueeze(0)
     aims = towards.detach().reshape(len(runs), -1)
     pairs = zip(runs.double().cpu().numpy(), aims.double().cpu().numpy(), strict=True)
-    weights = torch.from_numpy(np.stack([_weights(own, aim) for own, aim in pairs])).to(gradients)
+    weights = torch.from_numpy(np.stack([_weights(run, aim) for run, aim in pairs])).to(gradients)
     return combined(weights.view(*gradients.shape[:-1]).unsqueeze(-2), gradients).squeeze(-2)
 
 

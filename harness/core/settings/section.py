@@ -66,21 +66,21 @@ class Section(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _no_truths(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
-        made = read(given)
-        if counts_truth(given, made):
+        value = read(given)
+        if counts_truth(given, value):
             raise ValueError(NO_NUMBER)
-        return made
+        return value
 
 
-def counts_truth(given: Any, made: Any) -> bool:
+def counts_truth(given: Any, value: Any) -> bool:
     """Whether true, false, yes or no was read as a number, as pydantic does."""
     if isinstance(given, bool):
-        return type(made) in (int, float)
+        return type(value) in (int, float)
     if isinstance(given, Mapping):
-        names = given.keys() & made.keys() if isinstance(made, Mapping) else ()
-        return any(counts_truth(given[name], made[name]) for name in names)
-    both = isinstance(given, list | tuple) and isinstance(made, list | tuple)
-    return both and any(map(counts_truth, given, made))
+        names = given.keys() & value.keys() if isinstance(value, Mapping) else ()
+        return any(counts_truth(given[name], value[name]) for name in names)
+    both = isinstance(given, list | tuple) and isinstance(value, list | tuple)
+    return both and any(map(counts_truth, given, value))
 
 
 def plainly(error: Mapping[str, Any]) -> str:

@@ -104,7 +104,7 @@ class Diagnostics:
         norms, present, *clipping = _joined(self._messages)
         lead = norms.shape[:-1]
         values = {"update_norm_mean": _means(norms, present)}
-        columns = zip(*(_quantiles(own) for own in _by_run(norms, present)), strict=True)
+        columns = zip(*(_quantiles(run) for run in _by_run(norms, present)), strict=True)
         for level, column in zip(QUANTILES, map(np.concatenate, columns), strict=True):
             values[f"update_norm_p{round(100 * level)}"] = column
         if clipping:
@@ -131,12 +131,12 @@ def _by_run(values: Tensor, present: Tensor) -> list[np.ndarray]:
     rows, marks = (part.reshape(-1, part.shape[-1]) for part in (values.double(), present))
     if bool(marks.all()):
         return [np.sort(rows.numpy())]
-    return [np.sort(own[mask].numpy())[None] for own, mask in zip(rows, marks, strict=True)]
+    return [np.sort(norms[mask].numpy())[None] for norms, mask in zip(rows, marks, strict=True)]
 
 
 def _means(values: Tensor, present: Tensor) -> np.ndarray:
     runs = _by_run(values, present)
-    return np.concatenate([own.mean(-1) if own.size else np.full(len(own), np.nan) for own in runs])
+    return np.concatenate([run.mean(-1) if run.size else np.full(len(run), np.nan) for run in runs])
 
 
 def _quantiles(values: np.ndarray) -> np.ndarray:

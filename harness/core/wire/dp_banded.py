@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import CentralPrivacy
+from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.core.wire.dp_client import Mechanism
 from privacy import Factorization, coefficients, gaussian_noise
 from privacy.banded import deviations

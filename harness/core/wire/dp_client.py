@@ -15,9 +15,10 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import SECRET, Privacy
+from harness.core.settings.privacy import Privacy
 from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
 from privacy.clipping import NORMS
+from privacy.event import SECRET
 from privacy.own_mechanism import Noise
 
 G = TypeVar("G")  # a generator of torch or of numpy
@@ -248,5 +249,5 @@ def generators(
     if sender == "server" and rows.ndim <= clients.axes:
         return [make(key, purpose, round, slot, "server") for key in keys]
     ids = clients.ids.view(len(keys), -1).tolist()
-    pairs = [(key, client) for key, own in zip(keys, ids, strict=True) for client in own]
+    pairs = [(key, client) for key, members in zip(keys, ids, strict=True) for client in members]
     return [make(key, purpose, round, slot, sender, client) for key, client in pairs]

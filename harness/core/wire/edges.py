@@ -111,16 +111,16 @@ def hop(rows: Tensor, edges: Edges, factors: Factors, start: Tensor, code: Calla
         return arrived[1] - arrived[0], sizes
 
     def moved(now: Tensor, *parts: Tensor) -> Tensor:
-        for own in pieces:
-            now = now + combined(shares[:, own], factors.join(*(part[own] for part in parts)))
+        for piece in pieces:
+            now = now + combined(shares[:, piece], factors.join(*(part[piece] for part in parts)))
         return now
 
     right = factors.right_basis(start)
-    products = torch.cat([factors.left(rows[ends[:, own]], right[own]) for own in pieces], 1)
+    products = torch.cat([factors.left(rows[ends[:, piece]], right[piece]) for piece in pieces], 1)
     far, first = learned(torch.cat([products, factors.rest(rows)[ends]], -1))
     left, rest = far.split([factors.left_size, factors.rest_size], -1)
     rows, basis = moved(rows, left, right, rest), factors.left_basis(left)
-    products = torch.cat([factors.right(rows[ends[:, own]], basis[own]) for own in pieces], 1)
+    products = torch.cat([factors.right(rows[ends[:, piece]], basis[piece]) for piece in pieces], 1)
     begin, second = learned(products)
     rows = moved(rows, basis, begin, torch.zeros_like(rest))
     sizes = torch.zeros(len(rows), dtype=torch.int64)

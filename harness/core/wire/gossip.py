@@ -54,9 +54,9 @@ def checked(
     mechanism: Mechanism | None,
     compression: Compression,
     *,
-    known: bool,
+    neighbors_know: bool,
 ) -> Tensor:
-    """Return the mixing matrix, or refuse settings that do not fit gossip; ``known``: neighbors know rows."""
+    """Return the mixing matrix, or refuse settings that do not fit gossip; ``neighbors_know``: they know rows."""
     if mixing is None:
         raise ValueError(
             "this run has no topology; an algorithm that uses mix declares Meta(..., gossip=True)"
@@ -72,12 +72,12 @@ def checked(
             "compression: rank in gossip supports neither error_feedback nor shift: what factors leave out of a "
             "difference between neighbors, or between a row and its estimate, is in the next difference anyway"
         )
-    if known and compression.error_feedback:
+    if neighbors_know and compression.error_feedback:
         raise Incompatible(
             "compression.error_feedback: the algorithm adds its messages to rows that neighbors already know, "
             "and the residual of such a sum must not be added to the next one"
         )
-    if known and compression.shift is not None:
+    if neighbors_know and compression.shift is not None:
         raise Incompatible(
             "compression.shift: the algorithm already adds its messages to rows that neighbors know"
         )
@@ -95,7 +95,7 @@ def gaps(mixing: Tensor) -> list[float]:
     Lambda is the second largest absolute eigenvalue of a matrix.
     """
     matrices = mixing.reshape(-1, *mixing.shape[-2:]).double().cpu().numpy()
-    return [_gap(one.tobytes(), len(one)) for one in matrices]
+    return [_gap(matrix.tobytes(), len(matrix)) for matrix in matrices]
 
 
 @lru_cache(maxsize=64)  # a run asks in every round
@@ -112,7 +112,7 @@ def momentum(mixing: Tensor) -> Tensor:
 def mixed(rows: Sequence[Tensor], received: Sequence[Tensor], mixing: Tensor) -> list[Tensor]:
     """Return ``z + (W - I) z'`` of all rows z ``(..., total, P)``, received as z'."""
     weights = mixing.to(rows[0].dtype)
-    return [combined(weights, sent) + (own - sent) for own, sent in zip(rows, received, strict=True)]
+    return [combined(weights, sent) + (row - sent) for row, sent in zip(rows, received, strict=True)]
 
 
 def spread(

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.core.clients.clients import Clients
 from harness.core.clients.silenced import Silenced
-from harness.core.wire.message import Known, Part, Value, parts_of, plain
+from harness.core.wire.message import Known, Part, Statistic, Value, parts_of, plain
 
 Round = Callable[[Clients, Any], Any]
 
@@ -90,10 +90,10 @@ class SilencedChannel:
         """As in `Channel`."""
         return self._gap()
 
-    def down(self, *vectors: Tensor) -> Any:
+    def down(self, *vectors: Tensor | Statistic) -> Any:
         """Return the rows that were received; for the average, the server's vectors themselves."""
-        rows = self._next("down")
-        return plain([self._clients.rows(vector) for vector in vectors]) if self._clients.average else rows
+        rows, parts = self._next("down"), parts_of(vectors)
+        return plain([self._clients.rows(part.row) for part in parts]) if self._clients.average else rows
 
     def rebroadcast(self, *vectors: Tensor) -> Any:
         """Return rows as `down` does."""
@@ -121,7 +121,7 @@ class SilencedChannel:
         mean, sent = self._next("mean_and_sent", parts)
         if self._clients.average:
             means = mean if isinstance(mean, tuple) else (mean,)
-            sent = plain([self._kept(part, one) for part, one in zip(parts, means, strict=True)])
+            sent = plain([self._kept(part, average) for part, average in zip(parts, means, strict=True)])
         return mean, sent
 
     def _kept(self, part: Part, mean: Tensor) -> Tensor:

@@ -23,13 +23,13 @@ from torch import Tensor
 from compression import Coded, Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
-from harness.core.clients.pruning import Shaped
-from harness.core.problem import Problem
+from harness.core.clients.pruning import NoVariable, Shaped
+from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 
 Shapes = tuple[tuple[int, ...], ...]
-Code = Callable[[Tensor], Coded]
+Encode = Callable[[Tensor], Coded]
 
 
 class Server(NamedTuple):
@@ -44,7 +44,7 @@ class Server(NamedTuple):
     """
 
     mean: Callable[[Tensor], Tensor]
-    code: Code
+    code: Encode
 
 
 class Exchanged(NamedTuple):
@@ -69,7 +69,7 @@ class Exchanged(NamedTuple):
 
 
 def exchange(
-    rows: Tensor, factors: Factors, start: Tensor, code: Code, server: Server | None = None
+    rows: Tensor, factors: Factors, start: Tensor, code: Encode, server: Server | None = None
 ) -> Exchanged:
     """Send messages as factors, after one step of subspace iteration.
 
@@ -94,8 +94,8 @@ def exchange(
     left, rest = left.split([factors.left_size, factors.rest_size], -1)
     answers = None
     if server is not None and asked is not None:
-        left, told = server.code(server.mean(left))
-        left, answers = left.unsqueeze(-2), asked + told
+        left, answered = server.code(server.mean(left))
+        left, answers = left.unsqueeze(-2), asked + answered
     basis = factors.left_basis(left)
     right, second = code(factors.right(rows, basis))
     begin = right if server is None else server.mean(right)
@@ -138,9 +138,9 @@ def layout(clients: Clients, compression: Compression, parts: Sequence[Shaped]) 
     shapes: list[tuple[int, ...]] = []
     for part in parts:
         length = part.shape[-1]
-        name = names.get(length, "")
-        known = sum(math.prod(shape) for shape in whole.get(name, ()))
-        shapes += [*left.get(name, ()), (length - known,)]
+        name = "" if isinstance(part, NoVariable) else names.get(length, "")
+        covered = sum(math.prod(shape) for shape in whole.get(name, ()))
+        shapes += [*left.get(name, ()), (length - covered,)]
     factors = Factors.of(shapes, compression.rank)
     return factors if factors.matrices else None
 
@@ -152,15 +152,15 @@ def checked(problem: Problem, rank: int) -> dict[str, Shapes]:
             "compression.rank: parties send embeddings of a new batch every time, so that no factor of the last "
             "one is a start for the next; use beta"
         )
-    found = tensors(problem)
-    if not any(found.values()):
+    variables = tensors(problem)
+    if not any(variables.values()):
         raise Incompatible(f"compression.rank: problem {problem.name} has no model with matrices; use beta")
-    if not any(Factors.of(shapes, rank).matrices for shapes in found.values()):
+    if not any(Factors.of(shapes, rank).matrices for shapes in variables.values()):
         raise Incompatible(
             f"compression.rank: two factors of rank {rank} are longer than any matrix of the model; use less"
         )
     _variables(problem)
-    return found
+    return variables
 
 
 def tensors(problem: Problem) -> dict[str, Shapes]:
@@ -174,10 +174,4 @@ def tensors(problem: Problem) -> dict[str, Shapes]:
 @lru_cache(maxsize=8)
 def _variables(problem: Problem) -> dict[int, str]:
     """Return the name of each variable by its length, or refuse variables of one length."""
-    start = problem.init(rng.stream(0, "lengths"))
-    names = {len(value): name for name, value in start.items()}
-    if len(names) < len(start):
-        raise Incompatible(
-            "compression.rank: x and y must differ in size, as parts of a message are told by their length"
-        )
-    return names
+    return names_by_length(problem.init(rng.stream(0, "lengths")), "rank")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.clients.pruning import NoVariable
 from harness.core.public import Public
 
 Sender = Literal["client", "server", "neighbor"]
@@ -69,6 +70,13 @@ class Value(Part):
     """
 
 
+class Statistic(Part, NoVariable):
+    """A part about no variable of the problem, such as class means: ``Statistic(c)``.
+
+    Pruning and factors leave it as it is, even if it is as long as the model.
+    """
+
+
 class Known(NamedTuple):
     """Terms of a message that follow from earlier releases, so that they are neither clipped nor noised.
 
@@ -85,9 +93,9 @@ class Known(NamedTuple):
     mean: list[Tensor] | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Message:
-    """The state of a message between stages.
+    """A message as it is handed to the stages, which make a row of it (`harness.core.wire.pipeline`).
 
     Attributes
     ----------
@@ -114,22 +122,6 @@ class Message:
         change anyway; empty: none.
     samples, pass_on, weighting
         As in the methods of `Channel`; `samples` is the batch that rows describe.
-    joint : Tensor
-        The parts as one row, after the stages so far: ``(..., C, n)``, or their average ``(..., n)``.
-    sizes : Tensor
-        Bytes of each code.
-    answers : Tensor or None
-        Bytes that the server sends each client while a message is coded, ``(...)``.
-    entered : Tensor or None
-        Input of the encoder, if clients remember what it loses.
-    integers : Tensor
-        Codes of a secure sum, ``(..., C, N)``.
-    sent : Tensor
-        The joint rows as the receiver has decoded them.
-    held : Tensor or None
-        Weight of the clients that hold each entry, if their models differ.
-    arrived : list of Tensor
-        The parts as received.
     """
 
     slot: int
@@ -145,14 +137,54 @@ class Message:
     samples: LocalBatch | None = None
     pass_on: Literal["all", "others"] | None = None
     weighting: Weighting = "size"
-    joint: Tensor = field(init=False)
-    sizes: Tensor = field(init=False)
+
+
+class Code(NamedTuple):
+    """A message on the wire.
+
+    Attributes
+    ----------
+    row : Tensor
+        The joint row as decoded, ``(..., C, n)``; ``(..., n)`` from the server.
+    sizes : Tensor
+        Bytes of each sender's code.
+    answers : Tensor or None
+        Bytes that the server sends each client while a message is coded, ``(...)``.
+    """
+
+    row: Tensor
+    sizes: Tensor
     answers: Tensor | None = None
-    entered: Tensor | None = None
-    integers: Tensor = field(init=False)
-    sent: Tensor = field(init=False)
+
+
+class Average(NamedTuple):
+    """The average of the messages of a cohort.
+
+    Attributes
+    ----------
+    row : Tensor
+        The joint row, ``(..., n)``.
+    held : Tensor or None
+        Weight of the clients that hold each entry, if their models differ.
+    """
+
+    row: Tensor
     held: Tensor | None = None
-    arrived: list[Tensor] = field(init=False)
+
+
+class Arrived(NamedTuple):
+    """The average of messages as it has arrived, and what clients have sent for it.
+
+    Attributes
+    ----------
+    parts : list of Tensor
+        The parts of the average.
+    sent : Tensor
+        Each client's joint row as it was sent.
+    """
+
+    parts: list[Tensor]
+    sent: Tensor
 
 
 def parts_of(rows: Sequence[Tensor | Part]) -> list[Part]:
@@ -165,14 +197,18 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
+def masked(row: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a row with zeros in entries that are not sent."""
+    return row if mask is None else row * mask
+
+
 def split(joint: Tensor, like: Sequence[Tensor | Part]) -> list[Tensor]:
     """Split a row into parts of the same lengths as the given ones."""
     return list(joint.split([part.shape[-1] for part in like], -1))
 
 
-def sent_entries(message: Message) -> Tensor:
-    """Return a message's rows without the entries that nobody sends, ``(..., C, m)``."""
-    mask, rows = message.mask, message.joint
+def sent_entries(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the rows of a message without the entries that nobody sends, ``(..., C, m)``."""
     if mask is None or mask.ndim == 1:
         return rows if mask is None else rows[..., mask]
     return rows[mask.expand(rows.shape)].view(*rows.shape[:-1], -1)  # equally many in every run

@@ -6,98 +6,125 @@ stages then do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import zip_longest
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
-from harness.core.wire.stages import Order, Stage, Stages
+from torch import Tensor
 
-
-def local(at: Stages) -> list[Stage]:
-    """Return the stages where each client protects itself."""
-    return [
-        at.join,  # subtract the base, divide by the public scales, concatenate the parts
-        at.mask,  # public mask: random-k, pruned model
-        at.subtract_known,  # terms that follow from earlier releases
-        at.clip,  # the joint norm of the parts
-        at.add_noise,  # on the entries of the mask
-        at.add_known,  # from here on all is post-processing of the protected message
-        at.recall,  # add the residual of earlier messages, or subtract the shift
-        at.encode,  # select entries, encode, decode
-        at.remember,  # keep the new residual, or add and move the shift
-        at.count,  # the bytes of the code
-        at.book,  # the release
-        at.average,
-        at.normalize,  # if models differ: divide by the weight of the clients that hold an entry
-        at.clip_average,  # server clip: post-processing
-        at.restore,  # split into parts, multiply by the scales
-    ]
+from harness.core.wire.message import Arrived, Message
+from harness.core.wire.stages import Stages
 
 
-def central(at: Stages) -> list[Stage]:
-    """Return the stages where the server adds noise to the average."""
-    return [
-        at.join,
-        at.mask,
-        at.recall,
-        at.encode,
-        at.remember,
-        at.count,
-        at.subtract_known,  # the trusted server remembers what clients have sent
-        at.clip,  # after decoding, so that no code exceeds the bound
-        at.book,
-        at.average,  # with a fixed denominator
-        at.add_noise_to_average,
-        at.normalize,
-        at.clip_average,
-        at.add_known_mean,  # as far as released
-        at.restore,
-    ]
+def local(at: Stages, message: Message) -> Arrived:
+    """Return the average of messages that clients protect themselves."""
+    sent = _sent(at, message, _protected(at, message))
+    at.book(message)  # the release
+    average = at.average(message, sent)
+    average = at.normalize(message, average)  # if models differ: divide by the weight of an entry's holders
+    average = at.clip_average(message, average)  # server clip: post-processing
+    return Arrived(at.restore(message, average.row), sent)
 
 
-def distributed(at: Stages) -> list[Stage]:
-    """Return the stages where clients add noise to integers, of which the server learns the sum."""
-    return [
-        at.join,
-        at.mask,
-        at.count_sum,  # the bytes of the integers, and of the secure sum
-        at.subtract_known,
-        at.clip,
-        at.book,
-        at.discretize,  # rotate, round, add noise
-        at.add_up,  # modulo a power of two, then back to an average with a fixed denominator
-        at.clip_average,
-        at.add_known_mean,
-        at.restore,
-    ]
+def central(at: Stages, message: Message) -> Arrived:
+    """Return the average of messages, to which the server adds noise."""
+    sent = _sent(at, message, at.mask(message, at.join(message)))
+    row = at.subtract_known(message, sent)  # the trusted server remembers what clients have sent
+    row = at.clip(message, row)  # after decoding, so that no code exceeds the bound
+    at.book(message)
+    average = at.average(message, row)  # with a fixed denominator
+    average = at.add_noise_to_average(message, average)
+    average = at.normalize(message, average)
+    average = at.clip_average(message, average)
+    average = at.add_known_mean(message, average)  # as far as released
+    return Arrived(at.restore(message, average.row), sent)
 
 
-def separate(at: Stages) -> list[Stage]:
-    """Return those of messages that receivers see individually, under local placement only."""
-    return _without(local(at), [at.average, at.normalize, at.clip_average])
+def distributed(at: Stages, message: Message) -> Arrived:
+    """Return the average of messages as integers, to which clients add noise; the server learns their sum."""
+    sent = at.mask(message, at.join(message))
+    at.count_sum(message, sent)  # the bytes of the integers, and of the secure sum
+    row = at.subtract_known(message, sent)
+    row = at.clip(message, row)
+    at.book(message)
+    integers = at.discretize(message, row)  # rotate, round, add noise
+    average = at.add_up(message, row, integers)  # modulo a power of two, then back to an average
+    average = at.clip_average(message, average)
+    average = at.add_known_mean(message, average)
+    return Arrived(at.restore(message, average.row), sent)
 
 
-def uncoded(at: Stages) -> list[Stage]:
-    """Return those of messages that are encoded as a part of another one."""
-    return _without(separate(at), [at.recall, at.encode, at.remember, at.count])
+def separate(at: Stages, message: Message) -> list[Tensor]:
+    """Return messages that receivers see individually, under local placement only."""
+    sent = _sent(at, message, _protected(at, message))
+    at.book(message)
+    return at.restore(message, sent)
 
 
-def public(at: Stages) -> list[Stage]:
-    """Return those of messages that release nothing: the server's, and repetitions of earlier releases."""
-    return [at.join, at.mask, at.encode, at.count, at.restore]
+def uncoded(at: Stages, message: Message) -> list[Tensor]:
+    """Return messages that are encoded as a part of another one."""
+    row = _protected(at, message)
+    at.book(message)
+    return at.restore(message, row)
 
 
-def differences(at: Stages) -> list[Stage]:
-    """Return those of protected rows of which neighbors learn the differences."""
-    return [at.join, at.mask, at.approach, at.count, at.restore]
+def public(at: Stages, message: Message) -> list[Tensor]:
+    """Return messages that release nothing: the server's, and repetitions of earlier releases."""
+    code = at.encode(message, at.mask(message, at.join(message)))
+    at.count(message, code)
+    return at.restore(message, code.row)
 
 
+def differences(at: Stages, message: Message) -> list[Tensor]:
+    """Return protected rows of which neighbors learn the differences."""
+    code = at.approach(message, at.mask(message, at.join(message)))
+    at.count(message, code)
+    return at.restore(message, code.row)
+
+
+def _protected(at: Stages, message: Message) -> Tensor:
+    """Return the rows of clients that protect themselves; from here on all is post-processing."""
+    row = at.join(message)  # subtract the base, divide by the public scales, concatenate the parts
+    row = at.mask(message, row)  # public mask: random-k, pruned model
+    row = at.subtract_known(message, row)  # terms that follow from earlier releases
+    row = at.clip(message, row)  # the joint norm of the parts
+    row = at.add_noise(message, row)  # on the entries of the mask
+    return at.add_known(message, row)
+
+
+def _sent(at: Stages, message: Message, row: Tensor) -> Tensor:
+    """Send the rows of clients, and return them as received."""
+    row = at.recall(message, row)  # add the residual of earlier messages, or subtract the shift
+    code = at.encode(message, row)  # select entries, encode, decode
+    received = at.remember(message, row, code)  # keep the new residual, or add and move the shift
+    at.count(message, code)  # the bytes of the code
+    return received
+
+
+Order = Callable[[Stages, Message], Arrived]
 ORDERS: dict[str, Order] = {"local": local, "central": central, "distributed": distributed}
 
 
-def names(order: Order) -> list[str]:
+class _Names:
+    """Stages that do nothing but note their names."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def stage(*arguments: Any) -> Any:
+            self.noted.append(name)
+            return SimpleNamespace(row=None)
+
+        return stage
+
+
+def names(order: Callable[[Any, Any], Any]) -> list[str]:
     """Return the names of an order's stages."""
-    return [stage.__name__ for stage in order(cast(Stages, Stages))]  # functions of the class have the names
+    stages = _Names()
+    order(stages, None)
+    return stages.noted
 
 
 def table() -> str:
@@ -111,7 +138,3 @@ def table() -> str:
     lines = [f"| step | {' | '.join(titles)} |", f"| ---: |{' :--- |' * len(titles)}"]
     lines += [f"| {number} | {' | '.join(row)} |" for number, row in enumerate(rows, 1)]
     return "\n".join(line.replace("_", " ") for line in lines)
-
-
-def _without(stages: Sequence[Stage], left_out: Sequence[Stage]) -> list[Stage]:
-    return [stage for stage in stages if stage not in left_out]

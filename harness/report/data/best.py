@@ -9,8 +9,8 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, holm, paired, undecidable
-from harness.report.data.tested import pairs
+from harness.report.data.statistics import ALPHA, holm, paired_statistics, undecidable
+from harness.report.data.tested import seed_pairs
 
 #: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
 OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
@@ -41,20 +41,20 @@ def best_of(cells: Iterable[Cell], measures: Sequence[str]) -> set[tuple[str, st
 
 def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
     sign = 1 if better_is_higher(measure) else -1
-    values = {cell.key: own for cell in members if (own := cell.values(measure))}
-    rivals = [cell for cell in members if cell.key in values]
+    by_seed = {cell.key: values for cell in members if (values := cell.values(measure))}
+    rivals = [cell for cell in members if cell.key in by_seed]
     if len(rivals) < 2:
         return []
-    means = {key: sign * fmean(own.values()) for key, own in values.items()}
+    means = {key: sign * fmean(values.values()) for key, values in by_seed.items()}
     most = max(means.values())
     best = [cell for cell in rivals if means[cell.key] == most]
     rest = [cell for cell in rivals if means[cell.key] < most]
-    differences = [list(pairs(best[0], cell, measure).differences.values()) for cell in rest]
+    differences = [list(seed_pairs(best[0], cell, measure).differences.values()) for cell in rest]
     tested = [
-        (cell, own)
-        for cell, own in zip(rest, differences, strict=True)
-        if not undecidable(len(own), len(rest))
+        (cell, changes)
+        for cell, changes in zip(rest, differences, strict=True)
+        if not undecidable(len(changes), len(rest))
     ]
-    chances = [found.p or 1.0 for found in paired([own for _, own in tested])]
+    chances = [test.p or 1.0 for test in paired_statistics([changes for _, changes in tested])]
     unclear = [cell for (cell, _), p in zip(tested, holm(chances), strict=True) if p >= ALPHA]
     return [*best, *unclear]

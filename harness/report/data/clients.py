@@ -38,9 +38,9 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     single = alone.groupby(["task", "seed"])["id"].transform("nunique") == 1
     reference = alone[single].set_index(["task", "seed", "client"])[list(GAINS)]
     reference = reference[~reference.index.duplicated()]  # a run of several suites
-    own = reference.reindex(pd.MultiIndex.from_frame(table[["task", "seed", "client"]]))
+    baselines = reference.reindex(pd.MultiIndex.from_frame(table[["task", "seed", "client"]]))
     for name in GAINS:
-        table[f"{name}_gain"] = table[name].astype("float64") - own[name].astype("float64").to_numpy()
+        table[f"{name}_gain"] = table[name].astype("float64") - baselines[name].astype("float64").to_numpy()
     return table
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.metrics import described, parted
+from harness.metrics import described, split_measure
 
 Kind = Literal["text", "count", "number", "flag"]
 Better = Literal["", "high", "low"]
@@ -85,7 +85,7 @@ ELSEWHERE = {
     "node": "of the nodes' own models, mean over nodes",
     "worst_node": "of the nodes' own models, lowest",
 }
-#: Ends of names of figures over seeds.
+#: Ends of names of statistics over seeds.
 OVER_SEEDS = {"mean": "mean over seeds", "std": "sample standard deviation over seeds"}
 #: Form of names that follow from others, such a name, the kind of the columns, and their meaning.
 PATTERNS: tuple[tuple[str, str, Kind, str], ...] = (
@@ -123,7 +123,7 @@ def describe(name: str) -> Column | None:
 
 def _measure(name: str) -> Column | None:
     """Return the column of a measure of an evaluation, from the registry of metrics."""
-    metric, (prefix, _) = described(name), parted(name)
+    metric, (prefix, _) = described(name), split_measure(name)
     if metric is None:
         return TABLES["measure"].get(name)
     meaning, _, unit = metric.description.rstrip("]").rpartition(" [")
@@ -152,7 +152,7 @@ def dictionary() -> str:
 def _forms() -> dict[str, str]:
     """Return the patterns of names as readers write them, with their meanings."""
     prefixes = {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in ELSEWHERE.items()}
-    return prefixes | {shown: meaning.format("NAME", "PART") for _, shown, _, meaning in PATTERNS}
+    return prefixes | {form: meaning.format("NAME", "PART") for _, form, _, meaning in PATTERNS}
 
 
 def _markdown(columns: Iterable[Column]) -> list[str]:

@@ -20,10 +20,10 @@ from harness.report.data.statistics import (
     gap_of,
     holm,
     largest_of,
-    paired,
+    paired_statistics,
     undecidable,
 )
-from harness.report.data.tested import APART, SeedPairs, pairs
+from harness.report.data.tested import APART, SeedPairs, seed_pairs
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -56,18 +56,18 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
         if cell.algorithm == baseline and (rival is None or rival.key == cell.key):
             texts[cell.key] = "baseline"
             continue
-        common = SeedPairs({}, 0) if rival is None else pairs(cell, rival, by)
+        common = SeedPairs({}, 0) if rival is None else seed_pairs(cell, rival, by)
         texts[cell.key] = _text(cell, rival, common, by, baseline)
         if common.differences:
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
-    statistics = paired(list(differences.values()))
+    statistics = paired_statistics(list(differences.values()))
     table = pd.DataFrame(statistics, index=list(differences), columns=Paired._fields, dtype=object)
     families = table["p"].dropna().groupby(pd.Series(settings, dtype=object))
     table["paired_p_holm"] = families.transform(lambda ps: pd.Series(holm(ps.tolist()), index=ps.index))
     table["detectable"] = None
     sizes = families.transform("size").to_dict()
-    for key, own in zip(differences, statistics, strict=True):
-        tests, seeds, std = sizes.get(key, 0), own.seeds, own.std
+    for key, summary in zip(differences, statistics, strict=True):
+        tests, seeds, std = sizes.get(key, 0), summary.seeds, summary.std
         if not tests:
             continue
         if undecidable(seeds, tests):
@@ -101,11 +101,11 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
     """
     parts = ("algorithm",), ("algorithm", "topology"), ("algorithm", "topology", "problem")
     with_topology = cell.spec.get("topology") is not None
-    return [(str(len(own)), cell.shared_key(own)) for own in parts[not with_topology :]]
+    return [(str(len(excluded)), cell.shared_key(excluded)) for excluded in parts[not with_topology :]]
 
 
 def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: str) -> str:
-    """Return over how many seeds a cell is compared, and with what if not the same problem; or why it is not."""
+    """Return the number of seeds of a comparison, and its other problem; or the reason why there is none."""
     if not cell.values(by):
         return f"not comparable: no finished run with {by}"
     if rival is None:
@@ -115,12 +115,12 @@ def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: 
         return f"not comparable: {why} {baseline}"
     seeds = len(common.differences)
     missing = len(cell.runs) - seeds - common.apart
-    own, other = (part_name(one.spec.get("problem")) for one in (cell, rival))
+    problem, other_problem = (part_name(member.spec.get("problem")) for member in (cell, rival))
     facts = [
         counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
         common.remark,
-        "" if own == other else f"with {other}",
+        "" if problem == other_problem else f"with {other_problem}",
     ]
     return ", ".join(fact for fact in facts if fact)
 
@@ -131,8 +131,8 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float 
     The baseline's run is the one without privacy and compression; of several models and settings the best.
     """
     sign = 1 if better_is_higher(by) else -1
-    each = [list(cell.values("bytes").values()) for cell in cells]
-    means = [fmean(own) if own else None for own in each]
+    bytes_by_cell = [list(cell.values("bytes").values()) for cell in cells]
+    means = [fmean(counts) if counts else None for counts in bytes_by_cell]
     best: dict[str, tuple[float, float]] = {}
     for cell, sent in zip(cells, means, strict=True):
         values = cell.values(by)
@@ -142,7 +142,8 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float 
             best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), sent))
     references = (best.get(cell.shared_key(METHOD), (0.0, 0.0))[1] for cell in cells)
     return [
-        None if sent is None or not own else sent / own for sent, own in zip(means, references, strict=True)
+        None if sent is None or not reference else sent / reference
+        for sent, reference in zip(means, references, strict=True)
     ]
 
 
@@ -162,11 +163,11 @@ def gaps(cells: Sequence[Cell]) -> pd.DataFrame:
     The test samples of seeds overlap, so their number counts once; the spread over seeds counts besides. The gap is
     that of the two most different groups, so the more groups, the wider the interval (studentized range).
     """
-    rows = {cell.key: row for cell in cells if (row := _gap(cell))}
+    gaps_by_cell = {cell.key: row for cell in cells if (row := _gap(cell))}
     columns = ["eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives"]
-    return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns, dtype=object).reindex(
-        [cell.key for cell in cells]
-    )
+    return pd.DataFrame(
+        list(gaps_by_cell.values()), index=list(gaps_by_cell), columns=columns, dtype=object
+    ).reindex([cell.key for cell in cells])
 
 
 def _gap(cell: Cell) -> tuple[float, float, float, int] | None:

@@ -46,18 +46,18 @@ def write_frame(frame: pd.DataFrame, file: IO[str]) -> None:
 
 def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose texts and headings no spreadsheet carries out, see `harness.storage.cells`."""
-    made = frame.copy()
+    harmless = frame.copy()
     for name in (name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])):
         cells = [inert(cell) for cell in frame[name]]
         if any(new is not old for new, old in zip(cells, frame[name], strict=True)):
-            made[name] = pd.Series(cells, index=frame.index, dtype=object)
-    return made.rename(columns=inert)
+            harmless[name] = pd.Series(cells, index=frame.index, dtype=object)
+    return harmless.rename(columns=inert)
 
 
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     """Write one TensorBoard run per run, ``FOLDER/suite/algorithm/seed/id``, and replace an earlier export of it.
 
-    Every figure is a scalar by round, with the run's seconds as wall time. The spec is stored as text and as
+    Every value is a scalar by round, with the run's seconds as wall time. The spec is stored as text and as
     hyper-parameters. Skipped combinations are not exported.
 
     Returns
@@ -70,7 +70,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
         from torch.utils.tensorboard.summary import hparams
     except ImportError:
         raise _missing("TensorBoard", "tensorboard") from None
-    written = 0
+    count = 0
     for record in records:
         if record.id is None:
             continue
@@ -81,7 +81,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
             writer = SummaryWriter(temporary)
             final: dict[str, float] = {}
             for line in record.rounds:
-                final = figures_of(line)
+                final = scalars_of(line)
                 seconds = line.get("timing", {}).get("seconds", 0.0)
                 for name, value in final.items():
                     writer.add_scalar(name, value, line["round"], walltime=seconds)
@@ -95,16 +95,16 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
                 old.unlink()
             for new in Path(temporary).glob(EVENTS):
                 new.replace(place / new.name)
-        written += 1
-    return written
+        count += 1
+    return count
 
 
-def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of an evaluation that can be drawn as curves."""
+def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of an evaluation that can be drawn as curves."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
-    found = {name: line.get(name) for name in COUNTS if name != "round"} | claim
-    found |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line.get("metrics", {})
-    return {name: float(value) for name, value in found.items() if value is not None}
+    values = {name: line.get(name) for name in COUNTS if name != "round"} | claim
+    values |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line.get("metrics", {})
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def _missing(what: str, library: str) -> UserError:

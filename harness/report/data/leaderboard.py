@@ -46,8 +46,14 @@ PRIVACY = (
     *("epsilon_nominal", "releases", "epsilon_median"),
 )
 REFERENCE = "fedavg"  # whose bytes others are compared with, unless there is a baseline
-MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+COUNTED = ("bytes_up", "bytes_down", "flops", "oracle_calls")
+MEANS = (*COUNTED, "seconds")
 ALWAYS = ("accuracy", "worst_client", "eqopp", "auroc")  # metrics that have columns in every leaderboard
+#: Figures of every leaderboard that follow from the runs of a row, and from nothing else in the table.
+OF_RUNS = (
+    *("done", "failed", *PRIVACY, *COUNTED, "accuracy_ci95", "spectral_gap"),
+    *(f"{metric}_{part}" for metric in ALWAYS for part in ("mean", "std")),
+)
 #: Fields of `SystemCosts` and their columns.
 SYSTEM = {"seconds": "system_seconds", "joules": "system_joules", "waiting": "waiting"}
 #: Kind of a column -> its type in a leaderboard, if not all counts are whole.
@@ -117,6 +123,14 @@ def leaderboard(
     if by == "eqopp":
         refuse_ranks(frame)
     return _typed(frame.astype(object)).sort_values(list(ORDER), na_position="last", ignore_index=True)
+
+
+def is_of_runs(column: str) -> bool:
+    """Return whether a column has the same field whenever the runs of its row are made again.
+
+    Not so are times, and what compares the row with others.
+    """
+    return column in OF_RUNS or column not in LEADERBOARD
 
 
 def _descriptions(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -239,15 +253,17 @@ def _search(cell: Cell) -> dict[str, Any]:
 
 
 def _repeatable(cell: Cell) -> dict[str, str | None]:
-    """Return all that is needed to repeat the runs of a cell."""
+    """Return all that is needed to repeat the runs of a cell, which `harness.report.data.published` reads."""
     record = cell.records[0]
     versions = known_versions(record)
+    codes = [record.code for record in cell.records]
+    several = len({*codes} - {""}) > 1
     return {
         "spec": json.dumps(cell.runs[0].identity.settings, sort_keys=True),
         "seed_list": " ".join(str(run.seed) for run in cell.runs),
         "data_digest": record.digest or None,
         "versions": json.dumps(versions, sort_keys=True) if versions else None,
-        "noise_code": " ".join(sorted({record.code for record in cell.records if record.code})) or None,
+        "noise_code": " ".join(code or "none" for code in codes) if several else max(codes) or None,
     }
 
 

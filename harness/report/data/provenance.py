@@ -26,20 +26,20 @@ NAMES = {
 
 
 def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return what to say of runs: field to its value, or its values with how many runs have each."""
-    found: dict[str, list[str]] = {}
+    """Return field -> the value that all runs have, or the values with the number of runs of each."""
+    values_by_field: dict[str, list[str]] = {}
     seconds = [float(r.final["timing"]["seconds"]) for r in records if "seconds" in r.final.get("timing", {})]
     for record in records:
         for name, value in _facts(record).items():
-            found.setdefault(name, []).append(value)
-    told = {name: _values(values) for name, values in found.items()}
+            values_by_field.setdefault(name, []).append(value)
+    texts = {name: _values(values) for name, values in values_by_field.items()}
     if seconds:
-        told["wall time"] = f"{duration(sum(seconds))} in {counted(len(seconds), 'finished run')}"
-    return told
+        texts["wall time"] = f"{duration(sum(seconds))} in {counted(len(seconds), 'finished run')}"
+    return texts
 
 
-def own(records: Sequence[RunRecord], whole: Mapping[str, str]) -> dict[str, str]:
-    """Return what to say of a cell's runs beside what holds for all runs of the page."""
+def differing_provenance(records: Sequence[RunRecord], whole: Mapping[str, str]) -> dict[str, str]:
+    """Return the provenance of a cell's runs that differs from the page's."""
     return {name: text for name, text in provenance(records).items() if whole.get(name) != text}
 
 

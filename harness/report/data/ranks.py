@@ -2,7 +2,7 @@
 
 A task is a data set with its partition, a budget and a pruning ratio. A federation is a data set with its
 partition: its tasks share clients and test samples, so their ranks are averaged and count once in the tests. A
-method is an algorithm with a model. Of several settings of a method the one with the best selection figure counts,
+method is an algorithm with a model. Of several settings of a method the one with the best selection measure counts,
 and without a search the best on test samples.
 """
 
@@ -75,16 +75,16 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     for cell in cells:
         values = {seed: sign * float(value) for seed, value in cell.values(by).items()}
         if values:
-            own = blocks.setdefault((cell.shared_key(METHOD), cell.shared_key(OWN)), {})
+            rivals = blocks.setdefault((cell.shared_key(METHOD), cell.shared_key(OWN)), {})
             score = _score(cell, values)
-            if names[cell.key] not in own or score < own[names[cell.key]][0]:
-                own[names[cell.key]] = score, values
-    kept, methods = _shared(blocks)
+            if names[cell.key] not in rivals or score < rivals[names[cell.key]][0]:
+                rivals[names[cell.key]] = score, values
+    tasks, methods = _common_methods(blocks)
     tables: dict[str, list[Array]] = {}
-    for federation, block in kept:
+    for federation, block in tasks:
         if (table := _table(block, methods)).size:
             tables.setdefault(federation, []).append(table)
-    every = [table for own in tables.values() for table in own]
+    every = [table for seed_tables in tables.values() for table in seed_tables]
     if len(every) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
         return None
     whole = _ranks(list(tables.values()), None)
@@ -92,8 +92,8 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     low = high = None
     if seeds >= FEWEST_SEEDS:
         random = rng.numpy_stream(0, "ranks")
-        drawn = [_ranks(list(tables.values()), random).mean(0) for _ in range(RESAMPLES)]
-        low, high = np.quantile(np.array(drawn), [ALPHA / 2, 1 - ALPHA / 2], axis=0)
+        resampled = [_ranks(list(tables.values()), random).mean(0) for _ in range(RESAMPLES)]
+        low, high = np.quantile(np.array(resampled), [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     means = whole.mean(0)
     order = np.argsort(means, kind="stable").tolist()
 
@@ -132,8 +132,8 @@ def _score(cell: Cell, values: Mapping[int, float]) -> float:
     """Return what chooses among the settings of a method, less being better."""
     search = cell.records[0].search
     if search and search["chosen"] is not None:
-        found = [value for value in search["trials"][search["chosen"]]["values"] if value is not None]
-        return float((-1 if better_is_higher(search["tune"]["metric"]) else 1) * sum(found) / len(found))
+        scores = [value for value in search["trials"][search["chosen"]]["values"] if value is not None]
+        return float((-1 if better_is_higher(search["tune"]["metric"]) else 1) * sum(scores) / len(scores))
     return sum(values.values()) / len(values)
 
 
@@ -152,7 +152,7 @@ def critical_difference(methods: int, federations: int) -> float:
     return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
 
 
-def _shared(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
+def _common_methods(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
     """Return the tasks that have the most frequent methods, with their federations, and these methods."""
     counts: dict[str, int] = {}
     for block in blocks.values():
@@ -176,12 +176,14 @@ def _ranks(federations: Sequence[Sequence[Array]], random: np.random.Generator |
     """
     from scipy.stats import rankdata
 
-    found = []
+    mean_ranks = []
     for tables in federations:
-        drawn = None if random is None else random.random(max(map(len, tables)))
+        shares = None if random is None else random.random(max(map(len, tables)))
         losses = [
-            table.mean(0) if drawn is None else table[(drawn[: len(table)] * len(table)).astype(int)].mean(0)
+            table.mean(0)
+            if shares is None
+            else table[(shares[: len(table)] * len(table)).astype(int)].mean(0)
             for table in tables
         ]
-        found.append(rankdata(np.array(losses), axis=-1).mean(0))
-    return np.array(found)
+        mean_ranks.append(rankdata(np.array(losses), axis=-1).mean(0))
+    return np.array(mean_ranks)

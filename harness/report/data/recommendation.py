@@ -26,7 +26,7 @@ class RatedCell:
     ----------
     cell : Cell
         The cell.
-    figures : dict
+    values : dict
         Name of every bound, and of the measure that ranks -> mean over seeds.
     within : int
         Number of seeds that satisfy all bounds.
@@ -35,7 +35,7 @@ class RatedCell:
     """
 
     cell: Cell
-    figures: dict[str, Any]
+    values: dict[str, Any]
     within: int
     seeds: int
 
@@ -76,7 +76,7 @@ class Obstacle:
 class Recommendation:
     """Cells within all bounds on average, the surest first; if there are none, what excludes them."""
 
-    found: tuple[RatedCell, ...]
+    cells: tuple[RatedCell, ...]
     obstacles: tuple[Obstacle, ...]
     considered: int
 
@@ -103,29 +103,29 @@ def recommend(
         _candidate(cell, columns[cell.key], conditions, by) for cell in results.cells if cell.values(by)
     ]
 
-    def order(one: RatedCell) -> tuple[float, float, str]:
-        return -one.interval[0], sign * one.figures[by], one.cell.key
+    def order(rated: RatedCell) -> tuple[float, float, str]:
+        return -rated.interval[0], sign * rated.values[by], rated.cell.key
 
-    found = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in conditions)]
-    obstacles = [] if found else _obstacles(candidates, conditions)
-    return Recommendation(tuple(sorted(found, key=order)), tuple(obstacles), len(candidates))
+    within_bounds = [cell for cell in candidates if all(c.holds(cell.values[c.name]) for c in conditions)]
+    obstacles = [] if within_bounds else _obstacles(candidates, conditions)
+    return Recommendation(tuple(sorted(within_bounds, key=order)), tuple(obstacles), len(candidates))
 
 
 def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> RatedCell:
     by_seed = {c.name: cell.values(c.name) for c in conditions if _of_seeds(c.name)}
-    figures: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
+    values: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
     for condition in conditions:
         if condition.name not in by_seed:
             value = row["epsilon_total" if condition.name == "epsilon" else condition.name]
-            figures[condition.name] = None if pd.isna(value) else value
-    figures[by] = fmean(cell.values(by).values())
+            values[condition.name] = None if pd.isna(value) else value
+    values[by] = fmean(cell.values(by).values())
     seeds = [run.seed for run in cell.done]
     within = sum(
-        all(c.holds(by_seed[c.name].get(seed) if c.name in by_seed else figures[c.name]) for c in conditions)
+        all(c.holds(by_seed[c.name].get(seed) if c.name in by_seed else values[c.name]) for c in conditions)
         for seed in seeds
     )
     failed = sum(record.status == "failed" for record in cell.records)
-    return RatedCell(cell, figures, within, len(seeds) + failed)
+    return RatedCell(cell, values, within, len(seeds) + failed)
 
 
 def _of_seeds(name: str) -> bool:
@@ -139,22 +139,24 @@ def _mean(values: dict[int, float]) -> float | None:
 
 def _obstacles(candidates: Sequence[RatedCell], conditions: Sequence[Condition]) -> list[Obstacle]:
     """Return the bounds each of which alone excludes what is within all others, the nearest miss first."""
-    found = []
+    obstacles = []
     for condition in conditions:
         others = [c for c in conditions if c is not condition]
         if condition.upper is None:
             continue
-        rest = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in others)]
-        missed = [(off, one) for one in rest if (off := _off(condition, one)) is not None]
+        rest = [cell for cell in candidates if all(c.holds(cell.values[c.name]) for c in others)]
+        missed = [(off, cell) for cell in rest if (off := _off(condition, cell)) is not None]
         if missed:
             off, nearest = min(missed, key=lambda entry: (entry[0], entry[1].cell.key))
-            found.append(Obstacle(condition, nearest, off))
-    return sorted(found, key=lambda one: one.off / (abs(float(one.condition.value)) or 1.0))
+            obstacles.append(Obstacle(condition, nearest, off))
+    return sorted(
+        obstacles, key=lambda obstacle: obstacle.off / (abs(float(obstacle.condition.value)) or 1.0)
+    )
 
 
-def _off(condition: Condition, one: RatedCell) -> float | None:
-    """Return by how much a cell misses a bound; None if it has no figure."""
-    value = one.figures[condition.name]
+def _off(condition: Condition, rated: RatedCell) -> float | None:
+    """Return by how much a cell misses a bound; None if it has no value."""
+    value = rated.values[condition.name]
     if value is None or isinstance(condition.value, str) or isinstance(value, str):
         return None
     return math.inf if math.isinf(value) else abs(float(value) - condition.value)

@@ -23,26 +23,26 @@ def draws_of_run(record: RunRecord) -> str | None:
 
     Records of earlier versions, whose versions name none of draws, shared them unless they came from the system.
     """
-    asked = draws_of(record.spec.get("privacy"))
-    if asked is None or asked == "secure":
-        return asked and OWN
-    if asked == PAIRED:
+    setting = draws_of(record.spec.get("privacy"))
+    if setting is None or setting == "secure":
+        return setting and OWN
+    if setting == PAIRED:
         return PAIRED
-    return OWN if asked == OWN and "draws" in record.versions else SHARED
+    return OWN if setting == OWN and "draws" in record.versions else SHARED
 
 
 def released(runs: Sequence[Run]) -> str | None:
-    """Return what finished runs have released, as JSON: seed, whose draws, events of each; None without privacy.
+    """Return the releases of finished runs as JSON: seed, owner of the draws, events; None without privacy.
 
     Events are ``[noise multiplier, rate, times, sampling]``, of a unit that is at least as exposed as all others.
     They are null where no unit is, noise is of a user's mechanism, or an earlier version did not record them.
     """
-    found = [
+    releases = [
         [run.seed, draws_of_run(run.record), _events(run.record)]
         for run in runs
         if run.record.spec.get("privacy") is not None
     ]
-    return json.dumps(found) if found else None
+    return json.dumps(releases) if releases else None
 
 
 def _events(record: RunRecord) -> list[list[Any]] | None:
@@ -57,8 +57,8 @@ def _events(record: RunRecord) -> list[list[Any]] | None:
     return None
 
 
-def _is_event(given: object) -> bool:
+def _is_event(value: object) -> bool:
     """Return whether something in a record, which may be anybody's, is an event."""
     kinds = (int | float, int | float, int, str)
-    same_length = isinstance(given, list) and len(given) == len(kinds)
-    return same_length and all(map(isinstance, given, kinds))  # type: ignore[call-overload]
+    same_length = isinstance(value, list) and len(value) == len(kinds)
+    return same_length and all(map(isinstance, value, kinds))  # type: ignore[call-overload]

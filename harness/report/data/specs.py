@@ -54,19 +54,19 @@ def data_name(data: Mapping[str, Any] | str | None) -> str | None:
 
 def data_files(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return digest -> name of the user's file; copies of a file have one name, the first of theirs."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for record in records:
         if record.digest and (name := file_name(record.spec.get("data"))) is not None:
-            found[record.digest] = min(name, found.get(record.digest, name))
-    return found
+            names[record.digest] = min(name, names.get(record.digest, name))
+    return names
 
 
 def partition_text(partition: Mapping[str, Any] | None) -> str | None:
     """Return a partition as ``dirichlet(alpha=0.3)``, without the number of clients."""
     if partition is None:
         return None
-    own = {name: value for name, value in partition.items() if name not in PARTITION_FIELDS}
-    inside = ", ".join(f"{k}={v}" for k, v in sorted(flatten(own).items()))
+    arguments = {name: value for name, value in partition.items() if name not in PARTITION_FIELDS}
+    inside = ", ".join(f"{k}={v}" for k, v in sorted(flatten(arguments).items()))
     return f"{part_name(partition)}({inside})" if inside else part_name(partition)
 
 
@@ -87,14 +87,14 @@ in_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 def dotted(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Return dotted names and values of nested mappings, without None."""
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for name, value in part.items():
         kind = type(value)
         if kind is dict or (kind not in SCALARS and isinstance(value, Mapping)):  # the last test is slow
-            found += dotted(value, f"{prefix}{name}.")
+            pairs += dotted(value, f"{prefix}{name}.")
         elif value is not None:
-            found.append((prefix + name, value))
-    return found
+            pairs.append((prefix + name, value))
+    return pairs
 
 
 def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -122,8 +122,8 @@ def schedule_text(value: object) -> str | None:
 def largest_ratio(ratio: object) -> float | None:
     """Return a pruning ratio as one number: the largest of a schedule or of the clients'."""
     if isinstance(ratio, list | tuple):
-        each = [step[1] if isinstance(step, list | tuple) else step for step in ratio]
-        return max(found for one in each if (found := largest_ratio(one)) is not None)
+        ratios = [step[1] if isinstance(step, list | tuple) else step for step in ratio]
+        return max(largest for part in ratios if (largest := largest_ratio(part)) is not None)
     return None if ratio is None else float(ratio)  # type: ignore[arg-type] # a number, as the spec was checked
 
 

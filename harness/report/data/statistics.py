@@ -1,6 +1,6 @@
 """Statistics of paired seeds: intervals, tests, effect sizes, power; and of rates of groups.
 
-The functions work on many rows at once, because a leaderboard has thousands. Resampling is keyed, so equal figures
+The functions work on many rows at once, because a leaderboard has thousands. Resampling is keyed, so equal values
 give equal statistics.
 """
 
@@ -60,21 +60,23 @@ class Paired(NamedTuple):
     seeds: int
 
 
-def paired(rows: Sequence[Sequence[float]]) -> list[Paired]:
+def paired_statistics(differences: Sequence[Sequence[float]]) -> list[Paired]:
     """Return the statistics of rows of paired differences, each of at least one seed."""
     lengths: dict[int, list[int]] = {}
-    for number, row in enumerate(rows):
+    for number, row in enumerate(differences):
         lengths.setdefault(len(row), []).append(number)
-    found: dict[int, Paired] = {}
+    statistics: dict[int, Paired] = {}
     for length, numbers in lengths.items():
         for first in range(0, len(numbers), ROWS):
             piece = numbers[first : first + ROWS]
-            own = _paired(np.array([rows[number] for number in piece], dtype=np.float64).reshape(-1, length))
-            found |= dict(zip(piece, own, strict=True))
-    return [found[number] for number in range(len(rows))]
+            results = _piece_statistics(
+                np.array([differences[number] for number in piece], dtype=np.float64).reshape(-1, length)
+            )
+            statistics |= dict(zip(piece, results, strict=True))
+    return [statistics[number] for number in range(len(differences))]
 
 
-def _paired(data: Array) -> list[Paired]:
+def _piece_statistics(data: Array) -> list[Paired]:
     count, seeds = data.shape
     mean = data.mean(-1)
     columns: list[Sequence[float | None]] = [[None] * count for _ in range(6)]
@@ -119,9 +121,9 @@ def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
         at = scipy.special.ndtr(shift + off) * (RESAMPLES - 1)
         first = np.floor(at).astype(np.int64)
         part = at - first
-        rows = np.arange(count)
+        numbers = np.arange(count)
         ends.append(
-            (1 - part) * draws[rows, first] + part * draws[rows, np.minimum(first + 1, RESAMPLES - 1)]
+            (1 - part) * draws[numbers, first] + part * draws[numbers, np.minimum(first + 1, RESAMPLES - 1)]
         )
     return ends[0], ends[1]
 
@@ -129,16 +131,16 @@ def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
 @functools.cache
 def resamples(seeds: int) -> Array:
     """Return the shares of every seed in every resample, ``(RESAMPLES, seeds)``."""
-    drawn = rng.numpy_stream(0, "bootstrap", seeds).multinomial(seeds, [1 / seeds] * seeds, RESAMPLES)
-    return drawn / seeds
+    counts = rng.numpy_stream(0, "bootstrap", seeds).multinomial(seeds, [1 / seeds] * seeds, RESAMPLES)
+    return counts / seeds
 
 
 def sign_flip(data: Array) -> Array:
     """Return the two-sided p of rows ``(m, n)``: the share of signs with a sum at least as far from 0."""
     signs, extra = _signs(data.shape[-1])
     sums = np.abs(data @ signs.T)
-    seen = np.abs(data.sum(-1, keepdims=True))
-    reached = (sums >= seen * (1 - 1e-12) - 1e-300).sum(-1)
+    observed = np.abs(data.sum(-1, keepdims=True))
+    reached = (sums >= observed * (1 - 1e-12) - 1e-300).sum(-1)
     p: Array = (reached + extra) / (len(signs) + extra)
     return p
 
@@ -152,7 +154,7 @@ def _signs(seeds: int) -> tuple[Array, int]:
 
 
 def undecidable(seeds: int, tests: int) -> bool:
-    """Return whether no sign-flip test of so many seeds can be below 5 % after Holm over so many tests."""
+    """Return whether a sign-flip test of these seeds can never be below 5 % after Holm over these tests."""
     return tests * 2.0 ** (1 - seeds) >= ALPHA
 
 
@@ -205,7 +207,7 @@ class GroupGap(NamedTuple):
 
 @functools.cache
 def largest_of(groups: int) -> float:
-    """Return how many standard errors the largest gap of so many equal groups stays below, 95 times in 100."""
+    """Return the bound, in standard errors, on the largest gap of equal groups, 95 times in 100."""
     if groups == 2:  # a normal difference
         return float(scipy.special.ndtri(1 - ALPHA / 2))
     from scipy.stats import studentized_range  # slow to import
@@ -219,10 +221,10 @@ def gap_of(groups: Sequence[Mapping[str, Any]]) -> GroupGap | None:
     ``groups`` has a row per group with its true positive rate ``tpr`` and its number of ``positives``; None if
     fewer than two groups have any.
     """
-    known = [(row["tpr"], row["positives"]) for row in groups if row["tpr"] is not None and row["positives"]]
-    if len(known) < 2:
+    rates = [(row["tpr"], row["positives"]) for row in groups if row["tpr"] is not None and row["positives"]]
+    if len(rates) < 2:
         return None
-    extremes = max(known), min(known)
+    extremes = max(rates), min(rates)
     smoothed = [((rate * n + 1) / (n + 2), n + 2) for rate, n in extremes]
     error = math.sqrt(sum(p * (1 - p) / n for p, n in smoothed))
-    return GroupGap(len(known), error, int(min(n for _, n in extremes)))
+    return GroupGap(len(rates), error, int(min(n for _, n in extremes)))

@@ -62,14 +62,16 @@ def system_costs(run: Run, system: System, target: Target | None = None) -> Syst
         if length <= 0:
             passed.append(seconds)
             continue
-        each = [
+        per_client = [
             (now - then) / (length * cohort) for now, then in zip((up, down, flops), before[1:], strict=True)
         ]
-        arriving = each[0] * 8e-6 / up_speed
-        trip = network.latency_ms / 1e3 if each[0] + each[1] else 0.0  # without messages there is none
-        others = trip + each[1] * 8e-6 / down_speed + each[2] * 1e-9 / compute
-        drawn = min(length, MOST_ROUNDS)
-        members, arrived = _draws(clients, cohort, drawn, run.seed, number, network.dropout)
+        arriving = per_client[0] * 8e-6 / up_speed
+        trip = (
+            network.latency_ms / 1e3 if per_client[0] + per_client[1] else 0.0
+        )  # without messages there is none
+        others = trip + per_client[1] * 8e-6 / down_speed + per_client[2] * 1e-9 / compute
+        simulated = min(length, MOST_ROUNDS)
+        members, arrived = _draws(clients, cohort, simulated, run.seed, number, network.dropout)
         times = (others + arriving)[members]
         slowest = np.where(arrived.any(-1), np.where(arrived, times, 0.0).max(-1), times.max(-1))
         seconds += length * float(slowest.mean())
@@ -78,9 +80,10 @@ def system_costs(run: Run, system: System, target: Target | None = None) -> Syst
         )
         rounds += length
         radio = (
-            each[0] * network.joules_per_mb_up * float(arrived.mean()) + each[1] * network.joules_per_mb_down
+            per_client[0] * network.joules_per_mb_up * float(arrived.mean())
+            + per_client[1] * network.joules_per_mb_down
         )
-        work = device.watts * each[2] * 1e-9 * float((1 / compute[members]).mean())
+        work = device.watts * per_client[2] * 1e-9 * float((1 / compute[members]).mean())
         joules += length * cohort * (radio * 1e-6 + work)
         passed.append(seconds)
         before = end, up, down, flops

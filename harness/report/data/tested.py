@@ -31,13 +31,13 @@ class SeedPairs(NamedTuple):
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
-def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
+def seed_pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
     """Return the differences of a cell to another by seed."""
-    known: tuple[dict[int, Run], dict[int, Run]] = (
+    runs_by_seed: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},
         {run.seed: run for run in rival.done},
     )
-    return paired_values(cell.values(measure), rival.values(measure), *known)
+    return paired_values(cell.values(measure), rival.values(measure), *runs_by_seed)
 
 
 def paired_values(
@@ -48,15 +48,15 @@ def paired_values(
 ) -> SeedPairs:
     """Return differences to a reference by seed, given the runs that they are of."""
     both = [seed for seed in values if seed in reference]
-    same = {seed: values[seed] - reference[seed] for seed in both if alike(runs[seed], others[seed])}
+    same = {seed: values[seed] - reference[seed] for seed in both if tested_alike(runs[seed], others[seed])}
     return SeedPairs(same, len(both) - len(same))
 
 
-def alike(run: Run, other: Run) -> bool:
+def tested_alike(run: Run, other: Run) -> bool:
     """Return whether two runs on the same data were tested on the same samples, as far as their records say."""
-    own, theirs = run.record.tested.get("digest"), other.record.tested.get("digest")
-    if own and theirs:
-        return bool(own == theirs)
+    digest, other_digest = run.record.tested.get("digest"), other.record.tested.get("digest")
+    if digest and other_digest:
+        return bool(digest == other_digest)
     sizes = _number(run), _number(other)
     return None in sizes or sizes[0] == sizes[1]
 

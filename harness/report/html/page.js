@@ -26,10 +26,10 @@ function interactive(form) {
   const columns = new Map(heads.map((head, at) => [head.dataset.name, at]));
   const more = form.querySelector("details");
   const parsed = (name) => new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset[name] ?? "{}")]));
-  const facets = parsed("facets"), figures = parsed("figures");
+  const facets = parsed("facets"), measures = parsed("measures");
 
   function value(row, name) { // as it is printed, as far as that matters for a bound; without privacy there is none
-    const found = columns.has(name) ? order(row.cells[columns.get(name)]) : figures.get(row)[name] ?? null;
+    const found = columns.has(name) ? order(row.cells[columns.get(name)]) : measures.get(row)[name] ?? null;
     if (found === null) return name === "epsilon" ? Infinity : null;
     return typeof found === "number" && isFinite(found) ? Number(found.toPrecision(4)) : found;
   }
@@ -38,7 +38,7 @@ function interactive(form) {
     const bounds = [], unknown = [];
     const words = text.value.replace(FORM, (all, given, sign, limit) => {
       const name = ALIKE[given.toLowerCase()] ?? given.toLowerCase();
-      if (columns.has(name) || (body.rows.length && name in figures.get(body.rows[0]))) {
+      if (columns.has(name) || (body.rows.length && name in measures.get(body.rows[0]))) {
         bounds.push([name, sign, Number(limit)]);
       } else unknown.push(given);
       return " ";
@@ -59,12 +59,12 @@ function interactive(form) {
         && chosen.every((field) => own[field.name] === field.value)
         && bounds.every(([name, sign, limit]) => value(row, name) !== null && SIGNS[sign](value(row, name), limit)));
       shown += !row.hidden;
-      const score = figures.get(row).score ?? null;
-      if (!row.hidden && score !== null && (best === null || score > figures.get(best).score)) best = row;
+      const score = measures.get(row).score ?? null;
+      if (!row.hidden && score !== null && (best === null || score > measures.get(best).score)) best = row;
     }
     form.querySelector(".best").value = unknown.length ? `no number is called ${unknown.join(", ")}`
       : !bounds.length ? "" : !shown ? "nothing is within these bounds"
-      : best ? `best: ${figures.get(best).name}` : "";
+      : best ? `best: ${measures.get(best).name}` : "";
     form.querySelector(".shown").value = `${shown} of ${body.rows.length} row${body.rows.length === 1 ? "" : "s"}`;
     pin(); // rows that are hidden make columns narrower
   }

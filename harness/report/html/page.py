@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.report.data.provenance import command_of
-from harness.report.data.provenance import own as own_of
+from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
 from harness.report.html.table import table_of
@@ -28,7 +27,14 @@ from harness.report.tables.columns import (
 )
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
-from harness.report.tables.privacy import composed, exposure, in_words, meaning, uncovered, uncovered_by
+from harness.report.tables.privacy import (
+    describe_draws,
+    exposure,
+    in_words,
+    meaning,
+    uncovered_by,
+    uncovered_sentence,
+)
 from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.together import together
@@ -107,38 +113,38 @@ def write_report(
     board = board_of(results, spec.by, spec.baseline, spec.target, spec.system)
     tables = report_tables(results, spec)
     folder.mkdir(parents=True, exist_ok=True)
-    written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
-    write_text(written["leaderboard.csv"], csv_text(board.frame))
-    write_text(written["leaderboard.md"], markdown_text(board))
-    drawn = draw_all(results, folder, spec)
+    files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
+    write_text(files_by_name["leaderboard.csv"], csv_text(board.frame))
+    write_text(files_by_name["leaderboard.md"], markdown_text(board))
+    files_by_picture = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
-    written |= _write_grids(tables, folder)
+    files_by_name |= _write_grids(tables, folder)
     pictures = []
-    for stem, files in drawn.items():
-        written |= {file.name: file for file in files or ()}
+    for stem, files in files_by_picture.items():
+        files_by_name |= {file.name: file for file in files or ()}
         for suffix in SUFFIXES:  # remove those of an earlier report
-            if f"{stem}{suffix}" not in written:
+            if f"{stem}{suffix}" not in files_by_name:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
         if files is not None:
             title, note = titles[stem]
             pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
-    page = written["index.html"]
-    whole = [grid for grids in tables.values() for grid in grids]
-    write_page(results, board, pictures, page, grids=whole, commands=commands, provenance=provenance)
-    return written
+    page = files_by_name["index.html"]
+    all_grids = [grid for grids in tables.values() for grid in grids]
+    write_page(results, board, pictures, page, grids=all_grids, commands=commands, provenance=provenance)
+    return files_by_name
 
 
 def _write_grids(tables: Mapping[str, Sequence[Grid]], folder: Path) -> dict[str, Path]:
     """Write the tables beside the leaderboard, and remove those of an earlier report."""
-    written = {}
+    paths = {}
     for stem, grids in tables.items():
         for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
             name = f"{stem}.{ending}"
             (folder / name).unlink(missing_ok=True)
             if grids:
-                written[name] = folder / name
-                write_text(written[name], write(grids))
-    return written
+                paths[name] = folder / name
+                write_text(paths[name], write(grids))
+    return paths
 
 
 def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
@@ -181,18 +187,14 @@ def write_page(
         Cell key (column ``cell``) to the command that repeats its first run.
     provenance : Mapping[str, str], optional
         Provenance to print besides that recorded by the runs.
-    title : str, optional
-        Title (default: the suites).
-    links : Mapping[str, str], optional
-        Text to address of links at the top.
+    title, links : optional
+        Title (default: the suites), and text to address of links at the top.
     beside : Sequence[ShownColumn], optional
-        Further columns, which are also told with every row's provenance.
+        Further columns, which every row's provenance lists too.
     """
-    results = Results.of(records)
-    found = {cell.key: cell for cell in results.cells}
-    board, told = Board.of(frame), commands or {}
-    frame, names = board.frame, board.variants()
-    whole = {**(provenance or {}), **provenance_of(results.records)}
+    results, board = Results.of(records), Board.of(frame)
+    frame = board.frame
+    shared = {**(provenance or {}), **provenance_of(results.records)}
     html = template("page.html").render(
         title=title or ", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         links=links or {},
@@ -207,15 +209,27 @@ def write_page(
         pictures=[(picture, *_packed(picture.file)) for picture in pictures],
         grids=grids,
         undone=UNDONE,
-        cells=[
-            _cell(row, found[row["cell"]], names, board.tasks[row["cell"]], told, whole, beside)
-            for row in board.rows
-        ],
+        cells=_cells(results, board, commands or {}, shared, beside),
         private=bool(frame["dp_unit"].notna().any()),
         diagnostics=[column.heading for column in diagnostics(frame)],
-        provenance=whole,
+        provenance=shared,
     )
     write_text(path, html)
+
+
+def _cells(
+    results: Results,
+    board: Board,
+    commands: Mapping[str, str],
+    shared: Mapping[str, str],
+    beside: Sequence[ShownColumn],
+) -> list[dict[str, Any]]:
+    """Return the entries of the provenance section, in the order of the leaderboard."""
+    cells, names = {cell.key: cell for cell in results.cells}, board.variants()
+    return [
+        _cell(row, cells[row["cell"]], names, board.tasks[row["cell"]], commands, shared, beside)
+        for row in board.rows
+    ]
 
 
 def _cell(
@@ -224,7 +238,7 @@ def _cell(
     names: Mapping[str, str],
     task: Mapping[str, str],
     commands: Mapping[str, str],
-    whole: Mapping[str, str],
+    shared: Mapping[str, str],
     beside: Sequence[ShownColumn],
 ) -> dict[str, Any]:
     """Return a cell's entry in the provenance section."""
@@ -237,9 +251,10 @@ def _cell(
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
         "command": command_of(cell.records, commands.get(cell.key, "")),
-        "privacy": claim and {**claim, "composition": composed(claim)},
-        "in_words": f"{uncovered(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
-        "made_with": {column.heading: column.text(row) for column in beside} | own_of(cell.records, whole),
+        "privacy": claim and {**claim, "composition": describe_draws(claim)},
+        "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
+        "made_with": {column.heading: column.text(row) for column in beside}
+        | differing_provenance(cell.records, shared),
         "records": [
             {
                 "seed": r.spec["seed"],
@@ -250,14 +265,14 @@ def _cell(
             }
             for r in cell.records
         ],
-        "spec": _given({name: value for name, value in cell.spec.items() if name != "seed"}),
+        "spec": _without_nulls({name: value for name, value in cell.spec.items() if name != "seed"}),
     }
 
 
-def _given(part: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec without the settings that are null."""
     return {
-        name: _given(value) if isinstance(value, Mapping) else value
+        name: _without_nulls(value) if isinstance(value, Mapping) else value
         for name, value in part.items()
         if value is not None
     }

@@ -12,8 +12,8 @@ from harness.metrics import better_is_higher
 from harness.report.tables.columns import (
     UNDONE,
     ShownColumn,
-    columns,
     diagnostics,
+    narrow_columns,
 )
 from harness.report.tables.pivot import ordered
 from harness.report.tables.rows import Board, Row, protection
@@ -34,7 +34,7 @@ FACETS = {
 }  # lists to choose from
 MOST_CHOICES = 40  # per list
 LONG = 34  # letters that need a wide column
-#: Headings of columns that stand behind the figures: they seldom tell rows apart.
+#: Headings of columns that stand behind the measures: they seldom tell rows apart.
 LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
 
@@ -45,7 +45,7 @@ class Bound(NamedTuple):
     Attributes
     ----------
     name : str
-        Name of the figure in filters.
+        Name of the measure in filters.
     heading : str
         What it is called.
     upper : bool
@@ -94,7 +94,7 @@ class PageTable(NamedTuple):
     bounds : list[Bound]
         Numbers with a field of their own.
     names : list[str]
-        Figures that a filter may name.
+        Measures that a filter may name.
     """
 
     columns: list[dict[str, Any]]
@@ -109,42 +109,42 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     board = Board.of(frame)
     rows, names = board.rows, board.variants()
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = _results_first([*columns(board), *diagnostics(board.frame), *beside], by)
+    page_columns = _results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {
             "heading": column.heading,
             "about": column.about,
             "number": column.number,
-            "name": figure_name(column.key) if column.number else "",
+            "name": filter_name(column.key) if column.number else "",
             "pinned": pinned.get(column.heading, 0),
         }
-        for column in shown
+        for column in page_columns
     ]
     facets = [_facets(row) for row in rows]
-    told = [
-        _row(row, shown, pinned, names) | {"facets": own, "figures": _beside(row, names)}
-        for row, own in zip(rows, facets, strict=True)
+    table_rows = [
+        _row(row, page_columns, pinned, names) | {"facets": row_facets, "measures": _beside(row, names)}
+        for row, row_facets in zip(rows, facets, strict=True)
     ]
     return PageTable(
         heads,
-        told,
+        table_rows,
         _choices(facets),
         _bounds(rows, by),
         [str(head["name"]) for head in heads if head["name"]] + ["bytes_relative"] * bool(rows),
     )
 
 
-def _results_first(shown: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
+def _results_first(page_columns: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
     """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
     first = ("#", "Algorithm", words(by), "ε total")
-    known = {column.heading: column for column in shown}
-    last = [known[heading] for heading in LATER if heading in known]
-    lead = [known[heading] for heading in first if heading in known]
-    return [*lead, *(column for column in shown if column.heading not in (*first, *LATER)), *last]
+    by_heading = {column.heading: column for column in page_columns}
+    last = [by_heading[heading] for heading in LATER if heading in by_heading]
+    lead = [by_heading[heading] for heading in first if heading in by_heading]
+    return [*lead, *(column for column in page_columns if column.heading not in (*first, *LATER)), *last]
 
 
-def figure_name(key: str) -> str:
+def filter_name(key: str) -> str:
     """Return the name of a column of the leaderboard in filters: ``accuracy``, ``epsilon``, ``bytes_up``."""
     return SHORT.get(key, key.removesuffix("_mean"))
 
@@ -164,28 +164,28 @@ def _facets(row: Row) -> dict[str, str]:
 
 def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
     """Return name, heading and entries of the lists that distinguish rows, numbers by size before words."""
-    found = []
+    choices = []
     for name, heading in FACETS.items():
-        values = ordered(own[name] for own in facets)
+        values = ordered(row_facets[name] for row_facets in facets)
         if 1 < len(values) <= MOST_CHOICES:
-            found.append((name, heading, list(values)))
-    return found
+            choices.append((name, heading, list(values)))
+    return choices
 
 
 def _bounds(rows: Sequence[Row], by: str) -> list[Bound]:
     """Return the numbers with a field of their own: those in which rows differ."""
-    known = {
+    bounds = {
         "epsilon_total": Bound("epsilon", "ε", True),
         "bytes_relative": Bound("bytes_relative", "Bytes over plain", True),
         f"{by}_mean": Bound(by, words(by), not better_is_higher(by)),
         "worst_client_mean": Bound("worst_client", "Worst client", False),
     }
-    values = {name: {_number(row.get(name)) for row in rows} for name in known}
-    return [bound for name, bound in known.items() if len(values[name] - {None}) > 1]
+    values = {name: {_number(row.get(name)) for row in rows} for name in bounds}
+    return [bound for name, bound in bounds.items() if len(values[name] - {None}) > 1]
 
 
 def _beside(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what filters need beside the row's fields: bytes over plain, what ranks, and the name."""
+    """Return what filters need besides the row's fields: bytes over plain, the ranking measure and the name."""
     by = str(row["ranked_by"])
     mean, relative = _number(row.get(f"{by}_mean")), _number(row.get("bytes_relative"))
     return {
@@ -201,12 +201,12 @@ def _number(value: Any) -> float | None:
 
 
 def _row(
-    row: Row, shown: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
+    row: Row, page_columns: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a cell's row of the table."""
     refused = not row["done"] and bool(row["skipped"] or row["failed"])
     values = []
-    for column in shown:
+    for column in page_columns:
         raw = row.get(column.key)
         order = "" if is_empty(raw) else raw
         if column.heading == "Variant":

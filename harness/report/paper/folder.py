@@ -16,7 +16,7 @@ from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex
 from harness.report.plots.every import PICTURES
-from harness.report.tables.columns import ShownColumn, columns
+from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.pivot import Grid
 from harness.report.tables.rows import board_of
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
@@ -96,8 +96,8 @@ def write_paper(
     frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
     statement = privacy_statement([cell for cell in results.cells if cell.done])
     tables = {"table-leaderboard.tex": _board(results, frame)}
-    for stem, own in grids.items():
-        for number, grid in enumerate(own, 1):
+    for stem, grids_of_file in grids.items():
+        for number, grid in enumerate(grids_of_file, 1):
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
@@ -125,22 +125,24 @@ def _board(results: Results, frame: pd.DataFrame) -> str:
     """Return the table of the rows with results, the best of every task if they are many."""
     done = frame[frame["done"] > 0]
     tasks = done["task"].tolist()
-    kept = [
-        row for _, own in groupby(enumerate(tasks), key=itemgetter(1)) for row, _ in list(own)[:MOST_ROWS]
+    best_rows = [
+        row
+        for _, task_rows in groupby(enumerate(tasks), key=itemgetter(1))
+        for row, _ in list(task_rows)[:MOST_ROWS]
     ]
-    part = done.iloc[kept].reset_index(drop=True)
-    shown = [column for column in columns(part) if column.heading not in LEFT_OUT]
-    left = {
+    part = done.iloc[best_rows].reset_index(drop=True)
+    columns = [column for column in narrow_columns(part) if column.heading not in LEFT_OUT]
+    omitted = {
         "without a finished run": len(frame) - len(done),
         f"beyond the {MOST_ROWS} best of a task": len(done) - len(part),
     }
-    said = "".join(f" Rows left out {why}: {count}." for why, count in left.items() if count)
-    best = best_of(results.cells, _measures(shown))
-    return _table(sheet(part, shown, best), f"{summary(part)} {RULE}{said}", "tab:leaderboard")
+    sentence = "".join(f" Rows left out {why}: {count}." for why, count in omitted.items() if count)
+    best = best_of(results.cells, _measures(columns))
+    return _table(sheet(part, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
 
 
-def _measures(shown: Sequence[ShownColumn]) -> list[str]:
-    names = (column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean"))
+def _measures(columns: Sequence[ShownColumn]) -> list[str]:
+    names = (column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean"))
     return [name for name in names if known(name)]
 
 

@@ -1,4 +1,4 @@
-"""The privacy statement of a paper: what is protected, by whom, how epsilon is composed, and whose it is."""
+"""The privacy statement of a paper: the unit, who adds noise, the composition and the most exposed client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.report.tables.privacy import (
     SAMPLINGS,
     UNITS,
     of_user,
-    told_apart,
-    uncovered,
+    public_and_private,
     uncovered_by,
+    uncovered_sentence,
 )
 from harness.report.tables.text import quantity
 
@@ -40,23 +40,27 @@ def privacy_statement(cells: Sequence[Cell]) -> str:
         return ""
     protected = [cell for members in kinds.values() for cell, _ in members]
     public = {
-        fact for cell in protected for fact in told_apart(cell.done[0].record.final.get("public", ()))[0]
+        fact
+        for cell in protected
+        for fact in public_and_private(cell.done[0].record.final.get("public", ()))[0]
     }
-    text = f"{uncovered(map(_short, uncovered_by(protected)))} {' '.join(map(_of_kind, kinds.values()))}"
+    text = f"{uncovered_sentence(map(_short, uncovered_by(protected)))} {' '.join(map(_paragraph, kinds.values()))}"
     if public:
         text += f" Taken as public: {'; '.join(sorted(map(_short, public)))}."
     return text + " Rows without ε have no privacy."
 
 
-def _of_kind(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
+def _paragraph(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     statements = [statement for _, statement in members]
     first = statements[0]
     unit, placement = str(first.get("unit")), str(first.get("placement"))
     change, sampling = str(first.get("adjacency")), str(first.get("sampling"))
     who = person_or_client(first)
     about = f"the most exposed {who}" if unit in ("client", who) else f"a {unit} of the most exposed {who}"
-    drawn = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants of a round")
-    whose = _distinct(_most_exposed(cell, statement) for cell, statement in members)
+    sampled_units = {"record": "records of a batch", "user": "users of a batch"}.get(
+        unit, "participants of a round"
+    )
+    exposed = _distinct(_most_exposed(cell, statement) for cell, statement in members)
 
     def all_of(name: str) -> list[Any]:
         return [statement[name] for statement in statements if statement.get(name) is not None]
@@ -65,7 +69,7 @@ def _of_kind(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     facts = [
         f"Differential privacy of {UNITS.get(unit, unit)} (unit {unit}), neighbors being data in which it is "
         f"{CHANGES.get(change, change)} (adjacency {change}); {PLACEMENTS.get(placement, placement)} (placement "
-        f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
+        f"{placement}); {sampled_units}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
         f"ε is that of all protected messages of a run about {about}, at δ = {first.get('delta')}: "
@@ -73,7 +77,7 @@ def _of_kind(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         f"{_distinct(all_of('accountant'))}.",
         f"It is {_span(all_of('epsilon_total'))} over the rows, and for the median {who} "
         f"{_span(all_of('epsilon_median')) or 'not recorded'}.",
-        f"Most exposed: {whose}." if whose else "",
+        f"Most exposed: {exposed}." if exposed else "",
         f"Noise: {users}." if users else "",
         "Noise is correlated between rounds (banded)." if all_of("bands") else "",
         f"Generator: {_distinct(all_of('generator'))}." if all_of("generator") else "",
@@ -87,21 +91,21 @@ def _of_kind(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
 
 
 def _most_exposed(cell: Cell, statement: Mapping[str, Any]) -> str | None:
-    """Return whose ε the largest is, by the client's name where clients have names."""
+    """Return the client with the largest ε, by its name where clients have names."""
     final = cell.records[0].final
-    whose = most_exposed(statement, final.get("clients"))
+    client = most_exposed(statement, final.get("clients"))
     names = (final.get("by_client") or {}).get("client", ())
     number = statement.get("unit_most")
     named = (
         person_or_client(statement) == "client" and len(names) == final.get("clients") and number is not None
     )
-    return whose.replace(f"client {number}", str(names[number]), 1) if whose and named else whose
+    return client.replace(f"client {number}", str(names[number]), 1) if client and named else client
 
 
 def _distinct(values: Iterable[Any]) -> str:
     """Return the different values, numbers in order."""
-    found = {value for value in map(_hashable, values) if value is not None}
-    return ", ".join(map(_text, sorted(found, key=lambda v: (isinstance(v, str), v))))
+    distinct = {value for value in map(_hashable, values) if value is not None}
+    return ", ".join(map(_text, sorted(distinct, key=lambda v: (isinstance(v, str), v))))
 
 
 def _hashable(value: Any) -> Any:
@@ -114,8 +118,8 @@ def _text(value: Any) -> str:
 
 def _span(values: Iterable[Any]) -> str:
     """Return the least and the largest of numbers."""
-    found = [float(value) for value in values if value is not None]
-    low, high = (quantity(end(found), 3) if found else "" for end in (min, max))
+    numbers = [float(value) for value in values if value is not None]
+    low, high = (quantity(end(numbers), 3) if numbers else "" for end in (min, max))
     return low if low == high else f"{low} to {high}"
 
 

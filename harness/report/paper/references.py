@@ -24,15 +24,15 @@ class Reference(NamedTuple):
 @cache
 def references() -> tuple[Reference, ...]:
     """Return all works, in the order of their keys."""
-    found = []
+    works = []
     for match in ENTRY.finditer(FILE.read_text(encoding="utf-8")):
         names = NAMES.search(match[2])
-        own = tuple(names[1].split(", ")) if names else ()
-        found.append(Reference(match[1], NAMES.sub("", match[0]), own))
-    return tuple(found)
+        algorithms = tuple(names[1].split(", ")) if names else ()
+        works.append(Reference(match[1], NAMES.sub("", match[0]), algorithms))
+    return tuple(works)
 
 
 def bibtex(algorithms: Iterable[str]) -> str:
     """Return the BibTeX of the works that describe some algorithms."""
-    wanted = set(algorithms)
-    return "\n\n".join(one.text for one in references() if wanted & set(one.algorithms)) + "\n"
+    names = set(algorithms)
+    return "\n\n".join(work.text for work in references() if names & set(work.algorithms)) + "\n"

@@ -17,7 +17,7 @@ from harness.report.plots.figure import (
     MARKERS,
     Pictures,
     canvas,
-    extrapolated,
+    extrapolation_note,
     keep_apart,
     mean_and_spread,
     save,
@@ -55,7 +55,7 @@ class AttackPoint(NamedTuple):
 
 
 def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
-    """Draw what attackers find out against a measure of the model, a panel for each attack and task.
+    """Draw the success of attacks against a measure of the model, a panel for each attack and task.
 
     Points are means over seeds, with bars of one sample standard deviation. A dashed line is what guessing
     gives. Axes point so that better protected cells are lower and better models further right.
@@ -80,55 +80,55 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     panels = []
     for cells in tasks.values():
         for measure in DRAWN:
-            found = [cell for cell in cells if cell.values(measure) and cell.values(by)]
-            if len(found) >= FEWEST:
-                panels.append((measure, found))
+            measured = [cell for cell in cells if cell.values(measure) and cell.values(by)]
+            if len(measured) >= FEWEST:
+                panels.append((measure, measured))
     if not panels:
         return None
-    shown = panels[:MOST_PANELS]
-    rows = math.ceil(len(shown) / PANELS_A_ROW)
+    drawn_panels = panels[:MOST_PANELS]
+    rows = math.ceil(len(drawn_panels) / PANELS_A_ROW)
     with canvas((13.5, 4.4 * rows + 0.9)) as figure:
         axes = list(figure.subplots(rows, PANELS_A_ROW, squeeze=False).flat)
-        for ax, (measure, cells) in zip(axes, shown, strict=False):
+        for ax, (measure, cells) in zip(axes, drawn_panels, strict=False):
             _draw(ax, measure, cells, by)
-        for ax in axes[len(shown) :]:
+        for ax in axes[len(drawn_panels) :]:
             ax.set_axis_off()
         handles = {
             text: handle
-            for ax in axes[: len(shown)]
+            for ax in axes[: len(drawn_panels)]
             for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
         }
         kinds = [kind for kind in KINDS if kind in handles]
         shown_kinds = [handles[kind] for kind in kinds]
         figure.legend(shown_kinds, kinds, loc="outside upper left", ncols=len(kinds), fontsize=8)
         figure.draw_without_rendering()  # finds where everything stands
-        for ax in figure.axes[: len(shown)]:
+        for ax in figure.axes[: len(drawn_panels)]:
             keep_apart(ax)
         note = "means over seeds, bars: one standard deviation; dashed: as good as guessing"
-        note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
-        more = extrapolated(cell for _, cells in shown for cell in cells)
+        note += f"; {len(drawn_panels)} of {len(panels)} panels" if len(panels) > len(drawn_panels) else ""
+        more = extrapolation_note(cell for _, cells in drawn_panels for cell in cells)
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 
 def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     points = [_point(cell, measure, by) for cell in cells]
     for place, kind in enumerate(KINDS):
-        own = [point for point in points if point.kind == kind]
-        if not own:
+        same_kind = [point for point in points if point.kind == kind]
+        if not same_kind:
             continue
         style: Any = {"color": PALETTE[place], "label": kind}
         ax.errorbar(
-            [p.x[0] for p in own],
-            [p.y[0] for p in own],
-            xerr=[p.x[1] for p in own],
-            yerr=[p.y[1] for p in own],
+            [p.x[0] for p in same_kind],
+            [p.y[0] for p in same_kind],
+            xerr=[p.x[1] for p in same_kind],
+            yerr=[p.y[1] for p in same_kind],
             linestyle="",
             marker=MARKERS[place],
             elinewidth=0.7,
             **style,
         )
         line = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
-        for point in own:
+        for point in same_kind:
             ax.annotate(point.name, (point.x[0], point.y[0]), xytext=(0, 9), textcoords="offset points",
                         fontsize=7, ha="center", va="center", color=style["color"], arrowprops=line)  # fmt: skip
     text, blind = DRAWN[measure]
@@ -155,10 +155,10 @@ def _protection(cell: Cell) -> tuple[str, str]:
     parts: list[tuple[str, str]] = []
     if claim is not None:
         epsilon = claim.get("epsilon_total")
-        known = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
-        own = claim["unit"] != "client"
-        placed = f"noise for a {claim['unit']}" if own else f"{claim['placement']} noise"
-        parts.append((f"ε {float(f'{epsilon:.2g}'):,g}" if known else "clip", placed))
+        finite = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
+        within_client = claim["unit"] != "client"
+        placement = f"noise for a {claim['unit']}" if within_client else f"{claim['placement']} noise"
+        parts.append((f"ε {float(f'{epsilon:.2g}'):,g}" if finite else "clip", placement))
     for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append((f"{100 * ratio:.3g} %", kind))

@@ -13,14 +13,14 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    extrapolated,
+    extrapolation_note,
     mean_and_spread,
     panels_of,
     settings_beside,
     write_pictures,
     write_title,
 )
-from harness.report.tables.text import telling, without_section, words
+from harness.report.tables.text import distinguishing, without_section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,12 +62,12 @@ def accuracy_against_epsilon(
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two budgets of one kind.
     """
-    whole = [
+    panels = [
         panel for panel in panels_of(records, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
-    drawn = [part for panel in whole for part in _parts(panel)]
-    scales = {part.title: _scale(panel) for panel in whole for part in _parts(panel)}
-    names = {key: name for panel in drawn for key, name in _names(panel).items()}
+    parts = [part for panel in panels for part in _parts(panel)]
+    scales = {part.title: _scale(panel) for panel in panels for part in _parts(panel)}
+    names = {key: name for panel in parts for key, name in _names(panel).items()}
     lines = sorted(set(names.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
@@ -91,30 +91,30 @@ def accuracy_against_epsilon(
         write_title(ax, panel.title)
         ax.set_ylim(scales[panel.title])
 
-    cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in whole)
+    cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in panels)
     notes = [
         "the best setting of each algorithm" if cut else "",
-        extrapolated(c for p in whole for c in p.cells),
+        extrapolation_note(c for p in panels for c in p.cells),
     ]
-    return write_pictures(drawn, draw, path, "; ".join(filter(None, notes)))
+    return write_pictures(parts, draw, path, "; ".join(filter(None, notes)))
 
 
 def budget_of(cell: Cell) -> Budget:
     """Return a cell's requested budget."""
-    asked = cell.spec.get("privacy") or {}
+    privacy = cell.spec.get("privacy") or {}
     for kind in ASKED:
-        if asked.get(kind) is not None:
-            return Budget(kind, float(asked[kind]))
+        if privacy.get(kind) is not None:
+            return Budget(kind, float(privacy[kind]))
     return Budget("", math.inf)
 
 
 def _budgets(panel: Panel) -> list[Budget]:
     """Return a panel's budgets of the most frequent kind in ascending order, no privacy last."""
-    found = [budget_of(cell) for cell in panel.cells]
-    kinds = [budget.kind for budget in found if budget.kind]
+    budgets = [budget_of(cell) for cell in panel.cells]
+    kinds = [budget.kind for budget in budgets if budget.kind]
     usual = max(set(kinds), key=kinds.count, default="")
-    kept = {budget for budget in found if budget.kind in (usual, "")}
-    return sorted(kept, key=lambda budget: budget.epsilon)
+    comparable = {budget for budget in budgets if budget.kind in (usual, "")}
+    return sorted(comparable, key=lambda budget: budget.epsilon)
 
 
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
@@ -128,16 +128,18 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for key, ways in beside.items():  # every way to protect ends without privacy
         plain = ways.pop((), [])
-        lines |= {key + way: own + plain for way, own in ways.items()} if ways else {key: plain}
-    bent = {its[0].algorithm for its in lines.values() if len(its) > 1}
-    return {key: its for key, its in lines.items() if len(its) > 1 or its[0].algorithm not in bent}
+        lines |= {key + way: cells + plain for way, cells in ways.items()} if ways else {key: plain}
+    bent = {members[0].algorithm for members in lines.values() if len(members) > 1}
+    return {
+        key: members for key, members in lines.items() if len(members) > 1 or members[0].algorithm not in bent
+    }
 
 
 def _way(cell: Cell) -> tuple[str, ...]:
     """Return how a cell is protected, apart from how much; empty without privacy."""
-    asked = cell.spec.get("privacy") or {}
+    privacy = cell.spec.get("privacy") or {}
     names = ("unit", "placement", "sampling", "adjacency", "mechanism", "noise_cohort")
-    return tuple(f"privacy.{name}={asked[name]}" for name in names if asked.get(name) is not None)
+    return tuple(f"privacy.{name}={privacy[name]}" for name in names if privacy.get(name) is not None)
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
@@ -173,8 +175,8 @@ def _parts(panel: Panel) -> list[Panel]:
 def _scale(panel: Panel) -> tuple[float, float]:
     """Return the limits of a panel's values, including bars."""
     values = [mean_and_spread(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
-    known = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
-    low, high = min(low for low, _ in known), max(high for _, high in known)
+    ranges = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     margin = 0.05 * (high - low) or 0.05
     return low - margin, high + margin
 
@@ -184,5 +186,5 @@ def _names(panel: Panel) -> dict[tuple[str, ...], str]:
     lines = {key: (cells[0].algorithm, key) for key, cells in _lines(panel).items()}
     return {
         key: " ".join([lines[key][0], *map(without_section, settings)])
-        for key, settings in telling(lines).items()
+        for key, settings in distinguishing(lines).items()
     }

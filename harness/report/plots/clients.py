@@ -42,37 +42,40 @@ def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tasks = []
     for panel in panels_of(records, "accuracy"):
         best = {
-            name: found for name, cell in with_budgets(best_of(panel)).items() if (found := _accuracies(cell))
+            name: accuracies
+            for name, cell in with_budgets(best_of(panel)).items()
+            if (accuracies := _accuracies(cell))
         }
         if best:
             tasks.append((panel, dict(list(best.items())[:MOST_ALGORITHMS])))
-    shown = tasks[:MOST_TASKS]
-    if not shown:
+    drawn_tasks = tasks[:MOST_TASKS]
+    if not drawn_tasks:
         return None
-    clients = [_worst(best) for _, best in shown]
+    clients = [_worst(best) for _, best in drawn_tasks]
     heights = [
-        0.9 + 0.24 * len(names) + 0.2 * len(best) for names, (_, best) in zip(clients, shown, strict=True)
+        0.9 + 0.24 * len(names) + 0.2 * len(best)
+        for names, (_, best) in zip(clients, drawn_tasks, strict=True)
     ]
     with canvas((7.2, sum(heights) + 0.3), **{"axes.grid.axis": "both"}) as figure:
-        rows = figure.subplots(len(shown), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for ax, names, (panel, best) in zip(rows, clients, shown, strict=True):
+        rows = figure.subplots(len(drawn_tasks), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for ax, names, (panel, best) in zip(rows, clients, drawn_tasks, strict=True):
             _draw(ax, names, best)
             ax.set_title(" · ".join(panel.title.splitlines()), pad=8)
         note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
-        every = [len(next(iter(best.values()))) for _, best in shown]
+        every = [len(next(iter(best.values()))) for _, best in drawn_tasks]
         note += f"; the {MOST} worst of {max(every)} clients" if max(every) > MOST else ""
         return save(figure, path, note)
 
 
 def _accuracies(cell: Cell) -> Values:
     """Return client -> accuracy of every finished run."""
-    found: Values = {}
+    by_client: Values = {}
     for run in cell.done:
         columns = run.record.final.get("by_client") or {}
         for name, value in zip(columns.get("client", ()), columns.get("accuracy", ()), strict=False):
             if value is not None:
-                found.setdefault(str(name), []).append(float(value))
-    return found
+                by_client.setdefault(str(name), []).append(float(value))
+    return by_client
 
 
 def _worst(best: Mapping[str, Values]) -> list[str]:
@@ -86,9 +89,9 @@ def _draw(ax: Axes, names: list[str], best: Mapping[str, Values]) -> None:
     for number, (algorithm, values) in enumerate(best.items()):
         look = {**appearance(number), "linestyle": "none"}
         places = [place - 0.3 + step * (number + 0.5) for place, name in enumerate(names) if name in values]
-        own = [values[name] for name in names if name in values]
-        spread = [stdev(each) if len(each) > 1 else 0.0 for each in own]
-        means = [fmean(each) for each in own]
+        samples = [values[name] for name in names if name in values]
+        spread = [stdev(sample) if len(sample) > 1 else 0.0 for sample in samples]
+        means = [fmean(sample) for sample in samples]
         ax.errorbar(means, places, xerr=spread, label=algorithm, elinewidth=0.9, capsize=0, **look)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)

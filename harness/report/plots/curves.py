@@ -14,13 +14,13 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    few,
     label_axes,
     panels_of,
+    reduce_panels,
     write_pictures,
 )
 from harness.report.tables.rows import board_of
-from harness.report.tables.text import telling
+from harness.report.tables.text import distinguishing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def draw_curves(
 ) -> Pictures | None:
     """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`."""
     results = Results.of(records)
-    panels, cut = few(panels_of(results, metric, fallback, along))
+    panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (
         names_of(results)
         if along is None
@@ -149,16 +149,16 @@ def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
         ]
         for cell in panel
     }
-    own = telling({key: ("", settings) for key, settings in inside.items()})
-    known = {
+    traits = distinguishing({key: ("", settings) for key, settings in inside.items()})
+    short_names = {
         "compression.alpha": "pruned",
         "compression.beta": "dropped",
     }  # algorithms have alphas and betas too
     texts = {}
-    for key, items in own.items():
+    for key, items in traits.items():
         pairs = (item.partition("=") for item in items)
         texts[key] = " ".join(
-            f"{known.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
+            f"{short_names.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
         )
     return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
 

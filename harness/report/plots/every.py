@@ -14,7 +14,7 @@ from harness.report.plots.curves import curves, learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.figure import Pictures
 from harness.report.plots.frontier import accuracy_against_bytes
-from harness.report.plots.look import drawn_as
+from harness.report.plots.look import figure_look
 from harness.report.plots.overview import overview
 from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
@@ -59,8 +59,8 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
     They show the measure that ranks if it is a metric, else accuracy.
     """
     metric = spec.by if described(spec.by) else "accuracy"
-    with drawn_as(spec.figures, spec.style):
-        drawn = {
+    with figure_look(spec.figures, spec.style):
+        pictures = {
             "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
             "pareto": pareto(results, folder / "pareto", spec.by),
             "curves": learning_curves(results, folder / "curves", metric, spec.along),
@@ -74,5 +74,5 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:
-            drawn[f"{y}-{x}"] = curves(results, folder / safe_name(f"{y}-{x}"), y, x)
-    return drawn
+            pictures[f"{y}-{x}"] = curves(results, folder / safe_name(f"{y}-{x}"), y, x)
+    return pictures

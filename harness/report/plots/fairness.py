@@ -65,14 +65,14 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tasks = [(panel, best) for panel, best in every if len(_groups(best)) > 1]
     if not tasks:
         return None
-    shown = tasks[:MOST_TASKS]
-    rows = [[*(_rates(best, rate) for rate in RATES), _clients(best)] for _, best in shown]
+    drawn_tasks = tasks[:MOST_TASKS]
+    rows = [[*(_rates(best, rate) for rate in RATES), _clients(best)] for _, best in drawn_tasks]
     heights = [0.45 + 0.2 * max(len(bars.data[["algorithm", "part"]].drop_duplicates()) for bars in row)
                for row in rows]  # fmt: skip
     size = (13.2, sum(heights) + 1.1 * len(rows) + 0.4)
     with canvas(size, **{"axes.grid.axis": "x"}) as figure:
         parts = figure.subfigures(len(rows), 1, height_ratios=[h + 1.1 for h in heights], squeeze=False)[:, 0]
-        for part, (panel, _), row in zip(parts, shown, rows, strict=True):
+        for part, (panel, _), row in zip(parts, drawn_tasks, rows, strict=True):
             part.suptitle(" · ".join(panel.title.splitlines()), x=0.005, ha="left", fontsize=10)
             entries: dict[str, Any] = {}
             for number, (ax, bars) in enumerate(zip(part.subplots(1, len(row)), row, strict=True)):
@@ -92,8 +92,8 @@ def _groups(best: dict[str, Cell]) -> list[str]:
         for run in cell.done:
             for row in run.record.final.get("groups") or []:
                 sizes[str(row["group"])] = max(sizes.get(str(row["group"]), 0), row["n"])
-    kept = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])
-    return kept[: len(HATCHES)]
+    names = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])
+    return names[: len(HATCHES)]
 
 
 def _rates(best: dict[str, Cell], rate: str) -> Bars:
@@ -106,7 +106,7 @@ def _rates(best: dict[str, Cell], rate: str) -> Bars:
             values = {str(row["group"]): float(row[rate]) for row in groups if row[rate] is not None}
             rows += [(algorithm, name, values[name]) for name in names if name in values]
             gaps += [max(values.values()) - min(values.values())] if len(values) > 1 else []
-        notes[algorithm] = _said("gap", gaps)
+        notes[algorithm] = _mean_and_deviation("gap", gaps)
     return Bars(RATES[rate], COLORS, _frame(rows), notes)
 
 
@@ -116,7 +116,7 @@ def _clients(best: dict[str, Cell]) -> Bars:
     for algorithm, cell in best.items():
         for measure, name in CLIENTS.items():
             rows += [(algorithm, name, value) for value in cell.values(measure).values()]
-        notes[algorithm] = _said("spread", list(cell.values("client_std").values()))
+        notes[algorithm] = _mean_and_deviation("spread", list(cell.values("client_std").values()))
     return Bars("Accuracy of a client", GRAYS, _frame(rows), notes)
 
 
@@ -124,7 +124,7 @@ def _frame(rows: Sequence[tuple[str, str, float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "part", "value"])
 
 
-def _said(what: str, values: Sequence[float]) -> str:
+def _mean_and_deviation(what: str, values: Sequence[float]) -> str:
     if not values:
         return ""
     return f"{what} {fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")

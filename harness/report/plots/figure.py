@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
-from harness.report.plots.look import FORMATS, asked_look
+from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
-from harness.report.tables.text import quantity, telling, words
+from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -102,22 +102,22 @@ def panels_of(
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
     results = Results.of(records)
     board = board_of(results)
-    found = {cell.key: cell for cell in results.cells}
+    cells_by_key = {cell.key: cell for cell in results.cells}
     tasks: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in (found[row["cell"]] for row in board.rows):
+    for cell in (cells_by_key[row["cell"]] for row in board.rows):
         rest = () if along is None else settings_beside(cell, along)
         tasks.setdefault((cell.task, *rest), []).append(cell)
-    if along is not None and any(len(own) > 1 for own in tasks.values()):
-        tasks = {key: own for key, own in tasks.items() if len(own) > 1}
-    differing = telling({key: (key[0], key[1:]) for key in tasks})
+    if along is not None and any(len(cells) > 1 for cells in tasks.values()):
+        tasks = {key: cells for key, cells in tasks.items() if len(cells) > 1}
+    differing = distinguishing({key: (key[0], key[1:]) for key in tasks})
     panels: list[Panel] = []
-    for key, own in tasks.items():
+    for key, cells in tasks.items():
         also = [item for item in differing[key] if not item.startswith("privacy.") or "epsilon" in item]
         for choice in dict.fromkeys((metric, *fallback)):
-            means = [(fmean(v.values()), cell) for cell in own if (v := cell.values(choice))]
+            means = [(fmean(v.values()), cell) for cell in cells if (v := cell.values(choice))]
             if means:
                 means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
-                title = _title(board.tasks[own[0].key], also)
+                title = _title(board.tasks[cells[0].key], also)
                 panels.append(Panel(title, choice, [cell for _, cell in means]))
                 break
         if len(panels) == MOST_PANELS:
@@ -125,7 +125,7 @@ def panels_of(
     return panels
 
 
-def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
+def reduce_panels(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
     """Reduce all panels to the best cell per algorithm if one of them has too many cells.
 
     Returns
@@ -190,7 +190,7 @@ def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     return "\n".join(text for text in texts if text).replace("$", r"\$")
 
 
-def extrapolated(cells: Iterable[Cell]) -> str:
+def extrapolation_note(cells: Iterable[Cell]) -> str:
     """Return a note on epsilons of larger cohorts than were simulated; empty if there are none."""
     cohorts = [(cell.spec.get("privacy") or {}).get("noise_cohort") or 0 for cell in cells]
     most = max(cohorts, default=0)
@@ -199,7 +199,7 @@ def extrapolated(cells: Iterable[Cell]) -> str:
 
 def appearance(i: int) -> dict[str, Any]:
     """Return color, marker and dashes of a line."""
-    cycle = asked_look().style.get("axes.prop_cycle")
+    cycle = current_look().style.get("axes.prop_cycle")
     colors = COLORS if cycle is None else cycle.by_key().get("color", COLORS)
     return {
         "color": colors[i % len(colors)],
@@ -291,7 +291,7 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | dict(asked_look().style) | style):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | dict(current_look().style) | style):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout="constrained")
         # Without a canvas every text that is measured makes an image of the figure's size.
         FigureCanvasAgg(figure)
@@ -299,7 +299,7 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
 
 
 def keep_apart(ax: Axes) -> None:
-    """Move the annotations of a panel, which stand beside their points, off each other, each as little as needed.
+    """Move the annotations of a panel off each other, each as little as needed.
 
     The figure must have been drawn. Where there is no room, the place that covers least is taken.
     """
@@ -307,24 +307,24 @@ def keep_apart(ax: Axes) -> None:
     from matplotlib.transforms import Bbox
 
     texts = [text for text in ax.texts if isinstance(text, Annotation)]
-    frame, taken = ax.get_window_extent(), []
+    frame, occupied = ax.get_window_extent(), []
     for x, y in (ax.transData.transform(text.xy) for text in texts if text.arrow_patch is not None):
-        taken.append(Bbox([(x - MARK, y - MARK), (x + MARK, y + MARK)]))
+        occupied.append(Bbox([(x - MARK, y - MARK), (x + MARK, y + MARK)]))
     scale = ax.figure.dpi / 72
     for text in texts:
         text.get_window_extent()  # moves it
-        start, found = Text.get_window_extent(text), []  # without the line to its point
+        start, candidates = Text.get_window_extent(text), []  # without the line to its point
         for place, offset in enumerate(OFFSETS):
             box = start.translated(
                 *(scale * (new - old) for new, old in zip(offset, text.xyann, strict=True))
             )
-            covered = sum(_area(Bbox.intersection(box, other)) for other in taken)
+            covered = sum(_area(Bbox.intersection(box, other)) for other in occupied)
             outside = box.width * box.height - _area(Bbox.intersection(box, frame))
-            found.append((covered + outside, place, offset, box))
+            candidates.append((covered + outside, place, offset, box))
             if covered + outside == 0:
                 break
-        _, _, text.xyann, box = min(found, key=lambda one: one[:2])
-        taken.append(box)
+        _, _, text.xyann, box = min(candidates, key=lambda candidate: candidate[:2])
+        occupied.append(box)
 
 
 def _area(box: Bbox | None) -> float:
@@ -336,12 +336,12 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
     _settle(figure)
-    written = []
-    for name in (*asked_look().formats, "svg"):
-        written.append(path.parent / f"{path.name}.{name}")
-        with replacing(written[-1]) as temporary:
+    files = []
+    for name in (*current_look().formats, "svg"):
+        files.append(path.parent / f"{path.name}.{name}")
+        with replacing(files[-1]) as temporary:
             figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])
-    return tuple(written)
+    return tuple(files)
 
 
 def _settle(figure: Figure) -> None:

@@ -17,7 +17,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
-    extrapolated,
+    extrapolation_note,
     label_axes,
     mean_and_spread,
     panels_of,
@@ -75,45 +75,47 @@ def accuracy_against_bytes(
 
 
 def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
-    whole = panels_of(results, metric)
-    split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
-    panels = _by_algorithm(whole) if split else whole
+    panels_of_tasks = panels_of(results, metric)
+    split = len({_line(cell) for panel in panels_of_tasks for cell in panel.cells}) > MOST_LINES
+    panels = _by_algorithm(panels_of_tasks) if split else panels_of_tasks
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
     names = {line: _name(line, lines, split) for line in lines}
     looks = list(dict.fromkeys(names.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
-        own = {point.line for point in points}
-        for number, line in enumerate(line for line in lines if line in own):
+        drawn_lines = {point.line for point in points}
+        for number, line in enumerate(line for line in lines if line in drawn_lines):
             look = appearance(looks.index(names[line]))
-            mine = {(p.x, p.y): p for p in points if p.line == line}
-            edge = _edge(list(mine), better_is_higher(panel.metric))
+            by_place = {(p.x, p.y): p for p in points if p.line == line}
+            edge = _edge(list(by_place), better_is_higher(panel.metric))
             if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
                 ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            sent = [mine[place] for place in edge if place[0]]
+            sent = [by_place[place] for place in edge if place[0]]
             ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
                         elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
-            beaten = [place for place in mine if place[0] and place not in edge]
+            beaten = [place for place in by_place if place[0] and place not in edge]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
-    notes = [NOTE, extrapolated(cell for panel in panels for cell in panel.cells)]
+    notes = [NOTE, extrapolation_note(cell for panel in panels for cell in panel.cells)]
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
 def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
     """Give every algorithm that communicates a panel, those of the best cells first."""
-    split = []
+    by_algorithm = []
     for panel in panels:
-        own: dict[str, list[Cell]] = {}
+        lines: dict[str, list[Cell]] = {}
         for cell in panel.cells:
             if any(cell.values("bytes").values()):
-                own.setdefault(_line(cell)[0], []).append(cell)
-        split += [panel._replace(title=f"{name}: {panel.title}", cells=its) for name, its in own.items()]
-    return split[:MOST_PANELS]
+                lines.setdefault(_line(cell)[0], []).append(cell)
+        by_algorithm += [
+            panel._replace(title=f"{name}: {panel.title}", cells=cells) for name, cells in lines.items()
+        ]
+    return by_algorithm[:MOST_PANELS]
 
 
 def _line(cell: Cell) -> tuple[str, float]:
@@ -121,7 +123,7 @@ def _line(cell: Cell) -> tuple[str, float]:
 
 
 def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:
-    """Return what a line is called: algorithm and epsilon, as far as they are not the same everywhere."""
+    """Return the label of a line: algorithm and epsilon, unless they are the same everywhere."""
     name, epsilon = line
     text = "no DP" if math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}"
     if split:
@@ -144,11 +146,11 @@ def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[flo
 
 def _budget(cell: Cell) -> float:
     """Return the epsilon asked for, else the one spent (two digits); infinite without privacy."""
-    given = cell.privacy()
-    if given is None or given.get("epsilon_total") is None:
+    claim = cell.privacy()
+    if claim is None or claim.get("epsilon_total") is None:
         return math.inf
-    asked = (cell.spec.get("privacy") or {}).get("epsilon")
-    return float(f"{given['epsilon_total']:.2g}" if asked is None else asked)
+    budget = (cell.spec.get("privacy") or {}).get("epsilon")
+    return float(f"{claim['epsilon_total']:.2g}" if budget is None else budget)
 
 
 def _ratios(cell: Cell) -> tuple[Any, ...]:

@@ -31,13 +31,13 @@ USUAL = Look(("png",), MappingProxyType({}))
 _ASKED: ContextVar[Look | None] = ContextVar("_ASKED", default=None)
 
 
-def asked_look() -> Look:
-    """Return what figures are drawn as."""
+def current_look() -> Look:
+    """Return the current formats and settings of figures."""
     return _ASKED.get() or USUAL
 
 
 @contextmanager
-def drawn_as(formats: Collection[str], style: str | None = None) -> Iterator[None]:
+def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[None]:
     """Draw the figures of the context in other formats and in another style.
 
     Parameters
@@ -56,8 +56,8 @@ def drawn_as(formats: Collection[str], style: str | None = None) -> Iterator[Non
     for name in formats:
         if name not in FORMATS:
             raise unknown("format of figures", name, FORMATS)
-    kept = tuple(name for name in FORMATS if name in formats and name != "svg")
-    token = _ASKED.set(Look(kept, {} if style is None else _settings(style)))
+    chosen = tuple(name for name in FORMATS if name in formats and name != "svg")
+    token = _ASKED.set(Look(chosen, {} if style is None else _settings(style)))
     try:
         yield
     finally:
@@ -83,16 +83,16 @@ def _settings(style: str) -> dict[str, Any]:
         return {str(name): value for name, value in matplotlib.style.library[style].items()}
     if not Path(style).is_file():
         raise unknown("style, and no file,", style, matplotlib.style.available)
-    heard, log = _Heard(), logging.getLogger("matplotlib")
+    warnings, log = _Heard(), logging.getLogger("matplotlib")
     before, log.propagate = log.propagate, False
-    log.addHandler(heard)
+    log.addHandler(warnings)
     try:
-        found = matplotlib.rc_params_from_file(style, use_default_template=False)
+        settings = matplotlib.rc_params_from_file(style, use_default_template=False)
     except (ValueError, OSError) as error:
         raise UserError(f"style {style}: {error}") from None
     finally:
-        log.removeHandler(heard)
+        log.removeHandler(warnings)
         log.propagate = before
-    if heard.lines:
-        raise UserError(f"style {style}: {heard.lines[0]}")
-    return {str(name): value for name, value in found.items()}
+    if warnings.lines:
+        raise UserError(f"style {style}: {warnings.lines[0]}")
+    return {str(name): value for name, value in settings.items()}

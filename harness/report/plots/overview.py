@@ -14,8 +14,8 @@ from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
-from harness.report.plots.figure import Pictures, canvas, extrapolated, save
-from harness.report.tables.text import telling, without_section, words
+from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
+from harness.report.tables.text import distinguishing, without_section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,9 +58,9 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     for cell in Results.of(records).cells:
         rows.setdefault(_row(cell), []).append(cell)
     # What never was done (all its cells were refused) has no row to compare; the table says why.
-    rows = {key: its for key, its in rows.items() if any(cell.done for cell in its)}
-    columns = sorted({_column(cell) for its in rows.values() for cell in its}, key=_order)
-    measured = [cell for its in rows.values() for cell in its]
+    rows = {key: cells for key, cells in rows.items() if any(cell.done for cell in cells)}
+    columns = sorted({_column(cell) for cells in rows.values() for cell in cells}, key=_order)
+    measured = [cell for cells in rows.values() for cell in cells]
     measures = [measure for measure in measures if any(cell.values(measure) for cell in measured)]
     if not measures or len(columns) < 2:
         return None
@@ -81,25 +81,27 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
                 if tasks[n] != tasks[n - 1]:
                     ax.axhline(n, color="white", linewidth=3)
         note = "means over seeds; lighter is better; crossed out: refused or failed; empty: does not apply"
-        return save(figure, path, "; ".join(filter(None, [note, extrapolated(measured)])))
+        return save(figure, path, "; ".join(filter(None, [note, extrapolation_note(measured)])))
 
 
 def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[MapColumn]) -> None:
     import seaborn as sns
 
-    table = pd.DataFrame([[_value(its, column, measure) for column in columns] for its in rows], dtype=float)
+    table = pd.DataFrame(
+        [[_value(cells, column, measure) for column in columns] for cells in rows], dtype=float
+    )
     texts = table.map(lambda value: "" if math.isnan(value) else f"{value:.2f}".lstrip("0"))
     colors = "viridis" if better_is_higher(measure) else "viridis_r"
     sns.heatmap(
         table, ax=ax, cmap=colors, annot=texts, fmt="", annot_kws={"size": 6}, cbar=False, linewidths=0.3
     )
-    for y, its in enumerate(rows):
+    for y, row_cells in enumerate(rows):
         for x, column in enumerate(columns):
-            if _refused([cell for cell in its if _column(cell) == column]):
+            if _refused([cell for cell in row_cells if _column(cell) == column]):
                 ax.plot([x + 0.3, x + 0.7], [y + 0.3, y + 0.7], color="#999999", linewidth=0.8)
                 ax.plot([x + 0.3, x + 0.7], [y + 0.7, y + 0.3], color="#999999", linewidth=0.8)
-    shown = ["none" if math.isinf(c.budget.epsilon) else f"{c.budget.epsilon:g}" for c in columns]
-    ax.set_xticks([n + 0.5 for n in range(len(columns))], shown, fontsize=7, rotation=0)
+    labels = ["none" if math.isinf(c.budget.epsilon) else f"{c.budget.epsilon:g}" for c in columns]
+    ax.set_xticks([n + 0.5 for n in range(len(columns))], labels, fontsize=7, rotation=0)
     ax.tick_params(axis="x", length=0)
     betas = [column.beta for column in columns]
     for n, beta in enumerate(betas):
@@ -141,27 +143,27 @@ def _task(cell: Cell) -> tuple[str, ...]:
 
 
 def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ...], str]:
-    """Return what a row is called: its algorithm, and what tells its task and settings from others."""
-    tasks = {key: _task(its[0]) for key, its in rows.items()}
+    """Return the label of every row: its algorithm, and the traits that distinguish its task and settings."""
+    tasks = {key: _task(cells[0]) for key, cells in rows.items()}
     parts = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
-    named = {
-        key: (", ".join([its[0].algorithm, *(tasks[key][n] for n in parts)]), key)
-        for key, its in rows.items()
+    labels = {
+        key: (", ".join([cells[0].algorithm, *(tasks[key][n] for n in parts)]), key)
+        for key, cells in rows.items()
     }
     return {
-        key: ", ".join([named[key][0], *(without_section(item).replace("=", " ", 1) for item in own)])
-        for key, own in telling(named).items()
+        key: ", ".join([labels[key][0], *(without_section(item).replace("=", " ", 1) for item in traits)])
+        for key, traits in distinguishing(labels).items()
     }
 
 
-def _value(its: Sequence[Cell], column: MapColumn, measure: str) -> float:
-    values = [v for cell in its if _column(cell) == column for v in cell.values(measure).values()]
+def _value(cells: Sequence[Cell], column: MapColumn, measure: str) -> float:
+    values = [v for cell in cells if _column(cell) == column for v in cell.values(measure).values()]
     return fmean(values) if values else math.nan
 
 
-def _rank(its: Sequence[Cell], measure: str) -> float:
-    """Return where a row stands in its task: by its best figure without privacy, unpruned if there is one."""
-    plain: list[Any] = [cell for cell in its if math.isinf(budget_of(cell).epsilon)] or list(its)
+def _rank(cells: Sequence[Cell], measure: str) -> float:
+    """Return the sort key of a row in its task: its best value without privacy, unpruned if there is one."""
+    plain: list[Any] = [cell for cell in cells if math.isinf(budget_of(cell).epsilon)] or list(cells)
     first = min(plain, key=lambda cell: _column(cell).beta)
     values = list(first.values(measure).values())
     sign = -1 if better_is_higher(measure) else 1

@@ -14,7 +14,7 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name
-from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
+from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolation_note, keep_apart, save
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -62,15 +62,15 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
     for cell in Results.of(records).cells:
         if cell.values(by) and cell.values("bytes"):
             tasks.setdefault(cell.shared_key(METHOD), []).append(cell)
-    shown = []
+    drawable = []
     for cells in tasks.values():
         points = [_point(cell, by) for cell in cells]
         sent = [point for point in points if point.size]
         if len({p.name for p in sent}) >= FEWEST and len({_budget(p.epsilon) for p in sent}) > 1:
-            shown.append((cells[0], points))
-    if not shown:
+            drawable.append((cells[0], points))
+    if not drawable:
         return None
-    rows = shown[:MOST_TASKS]
+    rows = drawable[:MOST_TASKS]
     with canvas((11.5, 3.7 * len(rows) + 0.3)) as figure:
         axes = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
         for (left, right), (cell, points) in zip(axes, rows, strict=True):
@@ -84,8 +84,8 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
             keep_apart(ax)
         note = "means over seeds; named: no other of its kind is as good with less; "
         note += "diamonds: a model for each client"
-        note += f"; {len(rows)} of {len(shown)} federations" if len(shown) > len(rows) else ""
-        more = extrapolated(cell for cells in tasks.values() for cell in cells)
+        note += f"; {len(rows)} of {len(drawable)} federations" if len(drawable) > len(rows) else ""
+        more = extrapolation_note(cell for cells in tasks.values() for cell in cells)
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 
@@ -114,34 +114,34 @@ def _budget(epsilon: float) -> float:
 
 def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
     """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
-    found: list[int] = []
+    frontier: list[int] = []
     best = -math.inf if higher else math.inf
     for number in sorted(
         range(len(points)), key=lambda n: (points[n][0], -points[n][1] if higher else points[n][1])
     ):
         value = points[number][1]
         if value > best if higher else value < best:
-            found.append(number)
+            frontier.append(number)
             best = value
-    return found
+    return frontier
 
 
 def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
-    sent = [point for point in points if point.size]
-    finite = sorted({_budget(p.epsilon) for p in sent if math.isfinite(p.epsilon)})
+    communicating = [point for point in points if point.size]
+    finite = sorted({_budget(p.epsilon) for p in communicating if math.isfinite(p.epsilon)})
     beyond = finite[-1] * NEXT if finite else 1.0
-    colors = _colors(sent)
+    colors = _colors(communicating)
     for budget, color in colors.items():
-        own = [p for p in sent if _budget(p.epsilon) == budget]
-        x = [min(p.epsilon, beyond) for p in own]
+        points_of_budget = [p for p in communicating if _budget(p.epsilon) == budget]
+        x = [min(p.epsilon, beyond) for p in points_of_budget]
         dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
-        ax.plot(x, [p.value for p in own], **dots)
+        ax.plot(x, [p.value for p in points_of_budget], **dots)
     for personal in (False, True):
-        rivals = [p for p in sent if p.personal == personal]
-        named = [
+        rivals = [p for p in communicating if p.personal == personal]
+        frontier = [
             rivals[n] for n in edge([(_budget(p.epsilon), p.value) for p in rivals], better_is_higher(by))
         ]
-        _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in named], _marker(personal))
+        _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in frontier], _marker(personal))
     ax.set_xscale("log")
     ax.set_xticks([*finite, beyond], [*(f"{epsilon:g}" for epsilon in finite), "none"])
     ax.minorticks_off()
@@ -152,20 +152,20 @@ def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
 def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
     from matplotlib.ticker import EngFormatter, NullFormatter
 
-    sent = [point for point in points if point.size]
-    told: set[tuple[str, int, int]] = set()  # names already written near a place
-    for budget, color in _colors(sent).items():
-        own = [p for p in sent if _budget(p.epsilon) == budget]
+    communicating = [point for point in points if point.size]
+    named_places: set[tuple[str, int, int]] = set()  # names already written near a place
+    for budget, color in _colors(communicating).items():
+        points_of_budget = [p for p in communicating if _budget(p.epsilon) == budget]
         label = "no privacy" if math.isinf(budget) else f"ε {quantity(budget, 2)}"
         dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
-        ax.plot([p.size for p in own], [p.value for p in own], **dots)
+        ax.plot([p.size for p in points_of_budget], [p.value for p in points_of_budget], **dots)
         for personal in (False, True):
-            rivals = [p for p in own if p.personal == personal]
-            named = [rivals[n] for n in edge([(p.size, p.value) for p in rivals], better_is_higher(by))]
-            ax.plot([p.size for p in named], [p.value for p in named], color=color, linewidth=0.9,
+            rivals = [p for p in points_of_budget if p.personal == personal]
+            frontier = [rivals[n] for n in edge([(p.size, p.value) for p in rivals], better_is_higher(by))]
+            ax.plot([p.size for p in frontier], [p.value for p in frontier], color=color, linewidth=0.9,
                     linestyle="--" if personal else "-", label=None if personal else label)  # fmt: skip
-            fresh = [p for p in named if _place(p) not in told]
-            told |= {_place(p) for p in fresh}
+            fresh = [p for p in frontier if _place(p) not in named_places]
+            named_places |= {_place(p) for p in fresh}
             _name(ax, [(p.size, p.value, p.name) for p in fresh], _marker(personal), color)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(EngFormatter(unit="B"))

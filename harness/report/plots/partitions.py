@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets.client_statistics import unpacked
+from datasets.client_statistics import unpack
 from datasets.picture import picture
 from harness.core.registry import counted
 from harness.report.data.identity import Identity
@@ -39,31 +39,35 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     results = Results.of(records)
     keys: dict[Identity, str] = {}
     alike: dict[str, list[RunRecord]] = {}  # of the least seed
-    for record, one in zip(results.records, results.identities, strict=True):
+    for record, identity in zip(results.records, results.identities, strict=True):
         if record.held:
-            if one not in keys:
-                keys[one] = digest([record.spec["data"], record.spec["partition"], record.digest])
-            key = keys[one]
+            if identity not in keys:
+                keys[identity] = digest([record.spec["data"], record.spec["partition"], record.digest])
+            key = keys[identity]
             others = alike.setdefault(key, [record])
             if record.spec["seed"] < others[0].spec["seed"]:
                 alike[key] = [record]
             elif record.spec["seed"] == others[0].spec["seed"] and record is not others[0]:
                 others.append(record)
-    found = [min(same, key=lambda record: digest(record.spec)) for same in alike.values()]
-    if not found:
+    representatives = [min(same, key=lambda record: digest(record.spec)) for same in alike.values()]
+    if not representatives:
         return None
     from matplotlib import rc_context
 
-    drawn = sorted(found, key=_title)[:MOST]
+    drawn_records = sorted(representatives, key=_title)[:MOST]
     font = {name: value for name, value in STYLE.items() if name.startswith(("font", "svg"))}
     with rc_context(font):  # type: ignore[arg-type]
-        figure = picture([unpacked(_title(record), record.held) for record in drawn], TALLEST)
-        return save(figure, path, f"{MOST} of {len(found)} partitions" if len(found) > MOST else None)
+        figure = picture([unpack(_title(record), record.held) for record in drawn_records], TALLEST)
+        return save(
+            figure,
+            path,
+            f"{MOST} of {len(representatives)} partitions" if len(representatives) > MOST else None,
+        )
 
 
 def _title(record: RunRecord) -> str:
     spec = record.spec
     count = record.final.get("clients") or clients(spec)  # the partition may decide it
     number = "" if count is None else f" · {counted(count, 'client')}"
-    dealt = f"{data_name(spec['data'])} · {partition_text(spec['partition'])}{number}"
-    return f"{dealt}, seed {spec['seed']}"
+    text = f"{data_name(spec['data'])} · {partition_text(spec['partition'])}{number}"
+    return f"{text}, seed {spec['seed']}"

@@ -43,57 +43,61 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
     for cell in Results.of(records).cells:
         user = model_for(cell) or ""
         kinds.setdefault("each client" if user.startswith("each client") else "everybody", []).append(cell)
-    drawn = {user: one for user in sorted(kinds, reverse=True) if (one := ranks(kinds[user], by)) is not None}
-    if not drawn:
+    diagrams = {
+        user: result for user in sorted(kinds, reverse=True) if (result := ranks(kinds[user], by)) is not None
+    }
+    if not diagrams:
         return None
-    counts = [len(found.methods) for found in drawn.values()]
-    with canvas((7.2, 1.5 * len(drawn) + 0.26 * sum(counts)), **{"axes.grid.axis": "x"}) as figure:
-        axes = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=counts)
+    counts = [len(result.methods) for result in diagrams.values()]
+    with canvas((7.2, 1.5 * len(diagrams) + 0.26 * sum(counts)), **{"axes.grid.axis": "x"}) as figure:
+        axes = figure.subplots(len(diagrams), 1, squeeze=False, height_ratios=counts)
         notes = []
-        for (user, found), ax in zip(drawn.items(), axes[:, 0], strict=True):
+        for (user, result), ax in zip(diagrams.items(), axes[:, 0], strict=True):
             if len(kinds) > 1:
                 ax.set_title(f"A model for {user}")
-            notes.append(_draw(ax, found, by))
+            notes.append(_draw(ax, result, by))
         return save(figure, path, "\n".join(dict.fromkeys(notes)))
 
 
-def _draw(ax: Axes, found: Ranks, by: str) -> str:
+def _draw(ax: Axes, result: Ranks, by: str) -> str:
     """Draw the ranks of methods of one kind, and return a note on them."""
-    count = len(found.methods)
+    count = len(result.methods)
     rows = range(count)
     look: Any = {"linestyle": "none", "marker": "o", "color": COLORS[0]}
-    if found.low is not None and found.high is not None:
-        ends = zip(found.low, found.means, found.high, strict=True)
+    if result.low is not None and result.high is not None:
+        ends = zip(result.low, result.means, result.high, strict=True)
         off = [(max(0.0, mean - low), max(0.0, high - mean)) for low, mean, high in ends]
-        ax.errorbar(found.means, rows, xerr=list(zip(*off, strict=True)), elinewidth=1, **look)
+        ax.errorbar(result.means, rows, xerr=list(zip(*off, strict=True)), elinewidth=1, **look)
     else:
-        ax.plot(found.means, rows, **look)
-    for number, (first, last) in enumerate(_cliques(found.means, found.critical) if found.critical else []):
+        ax.plot(result.means, rows, **look)
+    for number, (first, last) in enumerate(
+        _cliques(result.means, result.critical) if result.critical else []
+    ):
         x = 0.75 - 0.18 * (number % 3)
         ax.plot([x, x], [first - 0.2, last + 0.2], color="#333333", linewidth=2.5, solid_capstyle="butt")
-    ax.set_yticks(list(rows), found.methods)
+    ax.set_yticks(list(rows), result.methods)
     ax.set_ylim(count - 0.5, -0.5)
     ax.set_xlim(0.2, count + 0.3)
-    where = f"{counted(found.tasks, 'task')} of {counted(found.federations, 'federation')}"
+    where = f"{counted(result.tasks, 'task')} of {counted(result.federations, 'federation')}"
     ax.set_xlabel(f"mean rank by {words(by)} over {where}; 1 is best")
     note = (
-        f"intervals: 95 % over {counted(found.seeds, 'seed')}"
-        if found.low
-        else f"{counted(found.seeds, 'seed')}: no intervals"
+        f"intervals: 95 % over {counted(result.seeds, 'seed')}"
+        if result.low
+        else f"{counted(result.seeds, 'seed')}: no intervals"
     )
-    if found.critical is None:
+    if result.critical is None:
         return note + "; too few federations for a test"
     return (
         note
-        + f"; bars: closer than the critical difference, {found.critical:.2f}; Friedman p = {found.p:.2g}"
+        + f"; bars: closer than the critical difference, {result.critical:.2f}; Friedman p = {result.p:.2g}"
     )
 
 
 def _cliques(means: tuple[float, ...], critical: float) -> list[tuple[int, int]]:
     """Return the largest stretches of methods that do not differ, as first and last number."""
-    found: list[tuple[int, int]] = []
+    cliques: list[tuple[int, int]] = []
     for first, mean in enumerate(means):
         last = max(number for number, other in enumerate(means) if other - mean < critical)
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found
+        if last > first and (not cliques or last > cliques[-1][1]):
+            cliques.append((first, last))
+    return cliques

@@ -14,11 +14,11 @@ from harness.metrics import described
 from harness.report.data.columns import describe
 from harness.report.tables.columns import (
     ShownColumn,
-    columns,
     difference_column,
     measure_column,
+    narrow_columns,
     runs_column,
-    shown,
+    shown_column,
 )
 from harness.report.tables.rows import Row, protection
 from harness.report.tables.text import is_empty, quantity, words
@@ -48,18 +48,18 @@ PLAIN = (
 class Chosen(NamedTuple):
     """A column of a table, and the columns of the leaderboard that files have in its place."""
 
-    shown: ShownColumn
+    column: ShownColumn
     names: tuple[str, ...]
 
 
-def choose(frame: pd.DataFrame, given: Iterable[str]) -> list[Chosen]:
+def choose(frame: pd.DataFrame, names: Iterable[str]) -> list[Chosen]:
     """Return the columns that a user names.
 
     Parameters
     ----------
     frame : pd.DataFrame
         A leaderboard.
-    given : iterable of str
+    names : iterable of str
         Columns of the leaderboard; measures, which stand for mean and deviation; or names of `SHORT`.
 
     Raises
@@ -67,8 +67,8 @@ def choose(frame: pd.DataFrame, given: Iterable[str]) -> list[Chosen]:
     UserError
         If a name is none of them; it names the nearest.
     """
-    narrow = {column.key: column for column in columns(frame)}
-    return [_chosen(frame, name.strip(), narrow) for name in given]
+    narrow = {column.key: column for column in narrow_columns(frame)}
+    return [_choose(frame, name.strip(), narrow) for name in names]
 
 
 def names(frame: pd.DataFrame) -> dict[str, str]:
@@ -78,7 +78,7 @@ def names(frame: pd.DataFrame) -> dict[str, str]:
     return short | measures | {name: _about(name) for name in map(str, frame.columns)}
 
 
-def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
+def _choose(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
     if name in SHORT:
         return Chosen(_short(frame, name, narrow), SHORT[name][0])
     if name in _measures(frame):
@@ -96,10 +96,10 @@ def _short(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Sh
     if name == "difference":
         return difference_column(frame["ranked_by"].iloc[0] if len(frame) else "")
     if name == "epsilon":
-        return narrow.get("epsilon_total", shown("epsilon_total", lambda row: "", about))
+        return narrow.get("epsilon_total", shown_column("epsilon_total", lambda row: "", about))
     if name == "bytes":
-        return shown("bytes_up", _both_ways, about)._replace(heading="Bytes")
-    return runs_column() if name == "runs" else shown("dp_unit", protection, about)
+        return shown_column("bytes_up", _both_ways, about)._replace(heading="Bytes")
+    return runs_column() if name == "runs" else shown_column("dp_unit", protection, about)
 
 
 def _both_ways(row: Row) -> str:
@@ -108,7 +108,7 @@ def _both_ways(row: Row) -> str:
 
 
 def _plain(name: str, row: Row) -> str:
-    """Return a field as text: figures of a measure in its format, other numbers with four digits."""
+    """Return a field as text: values of a measure in its format, other numbers with four digits."""
     value = row[name]
     if is_empty(value) or isinstance(value, str | bool | int):
         return "" if is_empty(value) else str(value)

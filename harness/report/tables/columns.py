@@ -11,7 +11,7 @@ import pandas as pd
 from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
-from harness.report.tables.privacy import uneven
+from harness.report.tables.privacy import is_uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
 from harness.report.tables.text import is_empty, quantity, share, signed, words
 
@@ -57,7 +57,7 @@ class ShownColumn(NamedTuple):
     about: str
 
 
-def shown(name: str, text: Callable[[Row], str] | None = None, about: str = "") -> ShownColumn:
+def shown_column(name: str, text: Callable[[Row], str] | None = None, about: str = "") -> ShownColumn:
     """Return a column of the leaderboard for readers, by default with its number or text and its meaning."""
     column = COLUMNS[name]
     number = column.kind in ("count", "number")
@@ -66,7 +66,7 @@ def shown(name: str, text: Callable[[Row], str] | None = None, about: str = "") 
     return ShownColumn(column.title, name, number, text, about or column.sentence)
 
 
-def columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
+def narrow_columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
     """Return the columns of the narrow table of a leaderboard.
 
     Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
@@ -76,17 +76,17 @@ def columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
     frame, rows = board.frame, board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
     every = [
-        shown("rank", plain("rank"), f"Rank by {by} among the same data, partition and problem"),
+        shown_column("rank", plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(board),
         *(measure_column(name, name != "worst_client") for name in _measures(frame, rows, by)),
-        shown("eqopp_low", _interval)._replace(number=False),
-        *map(shown, ("bytes_up", "bytes_down", "flops")),
-        *([shown("oracle_calls")] if by == "oracle_calls" else []),
+        shown_column("eqopp_low", _interval)._replace(number=False),
+        *map(shown_column, ("bytes_up", "bytes_down", "flops")),
+        *([shown_column("oracle_calls")] if by == "oracle_calls" else []),
         *_target(rows),
         *_system(rows),
-        shown("seconds"),
+        shown_column("seconds"),
         difference_column(by),
-        shown("pareto", lambda row: "yes" if row["pareto"] is True else ""),
+        shown_column("pareto", lambda row: "yes" if row["pareto"] is True else ""),
         runs_column(),
     ]
     return [column for column in every if column.heading == "#" or any(column.text(row) for row in rows)]
@@ -95,7 +95,7 @@ def columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
 def diagnostics(frame: pd.DataFrame) -> list[ShownColumn]:
     """Return the columns of the recorded message diagnostics."""
     names = (name for name in DIAGNOSTICS if name in frame and frame[name].notna().any())
-    return [shown(name, about=f"{COLUMNS[name].sentence}; mean over seeds") for name in names]
+    return [shown_column(name, about=f"{COLUMNS[name].sentence}; mean over seeds") for name in names]
 
 
 def _number(name: str, row: Row) -> str:
@@ -110,40 +110,42 @@ def _descriptions(board: Board) -> list[ShownColumn]:
         return len({text(row) for row in rows}) > 1
 
     names = board.variants(beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
-    found = [
-        shown("algorithm"),
-        shown("settings", lambda row: names[row["cell"]], "What tells it from its namesakes"),
+    descriptions = [
+        shown_column("algorithm"),
+        shown_column("settings", lambda row: names[row["cell"]], "What tells it from its namesakes"),
     ]
     for name in VARYING:
         task = name in ("dataset", "problem", "partition")
         text = partial(_of_task, board.tasks, name) if task else plain(name)
-        found += [shown(name, text)] if varies(text) else []
-    found += [
-        *([shown("model_for")] if varies(plain("model_for")) else []),
-        shown("spectral_gap"),
-        shown("dp_unit", protection, "Unit of privacy / where noise is added"),
-        shown("epsilon_total", epsilon_text,
+        descriptions += [shown_column(name, text)] if varies(text) else []
+    descriptions += [
+        *([shown_column("model_for")] if varies(plain("model_for")) else []),
+        shown_column("spectral_gap"),
+        shown_column("dp_unit", protection, "Unit of privacy / where noise is added"),
+        shown_column("epsilon_total", epsilon_text,
               "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
               "cohorts; empty: no privacy"),
-        shown("epsilon_median", _median,
+        shown_column("epsilon_median", _median,
               "Privacy loss of the median client, and whose the total is; empty where all have about the same"),
-        shown("adjacency", _neighbors,
+        shown_column("adjacency", _neighbors,
               "Change of a data set that is hidden; how participants or records of a batch are drawn"),
-        shown("noise_multiplier"),
+        shown_column("noise_multiplier"),
     ]  # fmt: skip
-    return found + [shown(name, _ratio(name)) for name in ("alpha", "beta") if varies(plain(name))]
+    return descriptions + [
+        shown_column(name, _ratio(name)) for name in ("alpha", "beta") if varies(plain(name))
+    ]
 
 
 def _target(rows: Sequence[Row]) -> list[ShownColumn]:
     """Return the columns of the costs to the target, if there is one."""
     if not rows or is_empty(rows[0]["target"]):
         return []
-    named = [
+    sentences = [
         (name, COLUMNS[name].sentence.replace("the target", rows[0]["target"]))
         for name in ("reached", *TARGET)
     ]
     texts = {"reached": lambda row: f"{row['reached']}/{row['seeds']}"}
-    return [shown(name, texts.get(name), about) for name, about in named]
+    return [shown_column(name, texts.get(name), about) for name, about in sentences]
 
 
 def _system(rows: Sequence[Row]) -> list[ShownColumn]:
@@ -152,7 +154,8 @@ def _system(rows: Sequence[Row]) -> list[ShownColumn]:
         return []
     names = ("system_seconds", "seconds_to_target", "system_joules", "waiting")
     return [
-        shown(name, about=COLUMNS[name].sentence.replace("the system", rows[0]["system"])) for name in names
+        shown_column(name, about=COLUMNS[name].sentence.replace("the system", rows[0]["system"]))
+        for name in names
     ]
 
 
@@ -174,12 +177,12 @@ def measure_column(name: str, spread: bool = True) -> ShownColumn:
 def difference_column(by: str) -> ShownColumn:
     """Return the column of differences to the baseline in the ranking measure."""
     about = "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"
-    return shown("paired_difference", difference, about)._replace(heading=f"Δ {by}")
+    return shown_column("paired_difference", difference, about)._replace(heading=f"Δ {by}")
 
 
 def runs_column() -> ShownColumn:
     """Return the column of finished runs."""
-    return shown("done", runs, "Finished runs of all runs of the row")._replace(number=False)
+    return shown_column("done", runs, "Finished runs of all runs of the row")._replace(number=False)
 
 
 def runs(row: Row) -> str:
@@ -202,7 +205,7 @@ def _ratio(name: str) -> Callable[[Row], str]:
 
 
 def _median(row: Row) -> str:
-    if not uneven(row["epsilon_total"], row["epsilon_median"]):
+    if not is_uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
     return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({row['epsilon_of']} has most)"
 

@@ -19,8 +19,8 @@ from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
-from harness.report.tables.pivot import Grid, Place, with_spread, written
-from harness.report.tables.text import inside, words
+from harness.report.tables.pivot import Grid, Place, value_text, with_spread
+from harness.report.tables.text import in_sentence, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -29,7 +29,7 @@ OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that 
 
 
 def choose(rivals: Iterable[Run], choice: Choice) -> Run | None:
-    """Return the best of one seed's runs of an algorithm; None if none has the figures that it takes."""
+    """Return the best of one seed's runs of an algorithm; None if none has the values that it takes."""
     runs = [run for run in rivals if run.done]
 
     def rank(run: Run, measure: str) -> float | None:
@@ -70,7 +70,7 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
         tasks.setdefault(key, []).append(run)
         flats.setdefault(key, flatten(shared) | variant)
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
-    published = [(flatten(one.where), one) for one in choice.published]
+    published = [(flatten(entry.where), entry) for entry in choice.published]
     grids = []
     for key in tasks:  # in the suite's order
         telling = [item for item in flats[key].items() if item not in common or item[0] == "data.name"]
@@ -83,13 +83,15 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
             name: {seed: best for seed, rivals in sorted(seeds.items()) if (best := choose(rivals, choice))}
             for name, seeds in runs.items()
         }
-        paper = [one for beside, one in published if all(flats[key].get(k) == v for k, v in beside.items())]
-        grids.append(_figures(where, runs, picked, choice, baseline, paper[:1]))
+        paper = [
+            entry for beside, entry in published if all(flats[key].get(k) == v for k, v in beside.items())
+        ]
+        grids.append(_measures_grid(where, runs, picked, choice, baseline, paper[:1]))
         grids += _groups(where, picked)
     return grids
 
 
-def _figures(
+def _measures_grid(
     where: str,
     runs: Mapping[str, Mapping[int, Sequence[Run]]],
     picked: Mapping[str, Mapping[int, Run]],
@@ -97,7 +99,7 @@ def _figures(
     baseline: str | None,
     paper: Sequence[Published],
 ) -> Grid:
-    """Return the table of measures, differences to the baseline, a paper's figures, and settings."""
+    """Return the table of measures, differences to the baseline, a paper's values, and settings."""
     places: dict[tuple[str, str], Place] = {}
     columns: list[str] = []
     others: list[str] = []
@@ -108,14 +110,14 @@ def _figures(
         heading = words(measure)
         columns.append(heading)
         reference = values[measure].get(baseline or "", {})
-        for name, own in values[measure].items():
-            places[name, heading] = Place(with_spread(own, measure), own, "")
-            both, apart = paired_values(own, reference, picked[name], picked.get(baseline or "", {}))
+        for name, seed_values in values[measure].items():
+            places[name, heading] = Place(with_spread(seed_values, measure), seed_values, "")
+            both, apart = paired_values(seed_values, reference, picked[name], picked.get(baseline or "", {}))
             others += [f"{name} ({counted(apart, 'seed')})"] if apart and name != baseline else []
             if name != baseline and both:
                 places[name, f"Δ {heading}"] = Place(_difference(list(both.values()), measure), both, "")
-        for one in paper:
-            for name, printed in one.values.items():
+        for entry in paper:
+            for name, printed in entry.values.items():
                 places[name, f"{heading}, paper"] = Place(printed[number], {}, "")
         columns += [
             extra for extra in (f"Δ {heading}", f"{heading}, paper") if any(c == extra for _, c in places)
@@ -137,9 +139,9 @@ def _figures(
 def _note(choice: Choice, baseline: str | None, others: Sequence[str], paper: bool) -> str:
     """Return how settings were chosen, what differences are to, and which seeds are not paired."""
     near = "" if choice.near is None else (
-        f", among those whose {inside(choice.near[0])} is within {choice.near[1]:g} of the best"
+        f", among those whose {in_sentence(choice.near[0])} is within {choice.near[1]:g} of the best"
     )  # fmt: skip
-    notes = [f"Each seed chose its own setting of every algorithm by {inside(choice.by)}{near}."]
+    notes = [f"Each seed chose its own setting of every algorithm by {in_sentence(choice.by)}{near}."]
     notes.append(
         "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
     )
@@ -159,12 +161,17 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
     places: dict[tuple[str, str], Place] = {}
     columns: dict[str, str] = {}
     for name, seeds in picked.items():
-        rows = {seed: run.record.final.get("groups") or [] for seed, run in seeds.items()}
-        for group in dict.fromkeys(str(row["group"]) for own in rows.values() for row in own):
-            mine = {seed: row for seed, own in rows.items() for row in own if row["group"] == group}
-            n, positive = (fmean(row[key] or 0 for row in mine.values()) for key in ("n", "positives"))
+        groups_by_seed = {seed: run.record.final.get("groups") or [] for seed, run in seeds.items()}
+        for group in dict.fromkeys(str(row["group"]) for groups in groups_by_seed.values() for row in groups):
+            group_rows = {
+                seed: row
+                for seed, groups in groups_by_seed.items()
+                for row in groups
+                if row["group"] == group
+            }
+            n, positive = (fmean(row[key] or 0 for row in group_rows.values()) for key in ("n", "positives"))
             columns.setdefault(group, f"{group} ({n:.0f}, {positive:.0f} positive)")
-            rates = {seed: float(row["tpr"]) for seed, row in mine.items() if row["tpr"] is not None}
+            rates = {seed: float(row["tpr"]) for seed, row in group_rows.items() if row["tpr"] is not None}
             places[name, columns[group]] = Place(with_spread(rates, "eqopp"), rates, "")
     if not columns:
         return []
@@ -182,19 +189,19 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
 
 
 def _values(seeds: Mapping[int, Run], measure: str) -> dict[int, float]:
-    found = {seed: run.value(measure) for seed, run in seeds.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: run.value(measure) for seed, run in seeds.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _difference(values: Sequence[float], measure: str) -> str:
     mean, half = fmean(values), half_width(values)
-    size = written(abs(mean), measure)
-    sign = "" if size == written(0.0, measure) else "+" if mean > 0 else "-"
-    return f"{sign}{size}" + ("" if half is None else f" ± {written(half, measure)}")
+    size = value_text(abs(mean), measure)
+    sign = "" if size == value_text(0.0, measure) else "+" if mean > 0 else "-"
+    return f"{sign}{size}" + ("" if half is None else f" ± {value_text(half, measure)}")
 
 
 def _settings(seeds: Mapping[int, Sequence[Run]], picked: Mapping[int, Run]) -> str:
-    """Return what was chosen among the settings that differ, by how many seeds, the most frequent first."""
+    """Return the chosen values of settings that differ, with numbers of seeds, the most frequent first."""
     tried = [flatten({"algorithm": r.record.spec["algorithm"]}) for rivals in seeds.values() for r in rivals]
     telling = [
         name for name in dict.fromkeys(k for t in tried for k in t) if len({t.get(name) for t in tried}) > 1
@@ -203,8 +210,8 @@ def _settings(seeds: Mapping[int, Sequence[Run]], picked: Mapping[int, Run]) -> 
         return "the only one"
     texts: Counter[str] = Counter()
     for run in picked.values():
-        own = flatten({"algorithm": run.record.spec["algorithm"]})
-        texts[" ".join(f"{name.partition('.')[2]}={own.get(name, 'null')}" for name in telling)] += 1
+        settings = flatten({"algorithm": run.record.spec["algorithm"]})
+        texts[" ".join(f"{name.partition('.')[2]}={settings.get(name, 'null')}" for name in telling)] += 1
     return "; ".join(
         f"{text} ({n})" for text, n in sorted(texts.items(), key=lambda item: (-item[1], item[0]))
     )

@@ -38,7 +38,7 @@ class Place(NamedTuple):
     text : str
         Printed text.
     values : dict[int, float]
-        Seed to figure.
+        Seed to value.
     settings : str
         The hyper-parameters chosen.
     """
@@ -94,32 +94,32 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
         raise unknown("measure of a pivot", measure, [*METRICS, *COSTS, *COSTS_TO_TARGET])
     if measure in COSTS_TO_TARGET and target is None:
         raise UserError(f"pivot: {measure} needs a target")
-    found = Results.of(records).cells
-    known = {name for cell in found for name in cell.settings}
+    cells = Results.of(records).cells
+    settings = {name for cell in cells for name in cell.settings}
     for name in (pivot.rows, pivot.columns):
-        if found and name not in known:
-            raise unknown("setting to tabulate by", name, sorted(known))
+        if cells and name not in settings:
+            raise unknown("setting to tabulate by", name, sorted(settings))
     groups: dict[Settings, list[Cell]] = {}
     lacking: list[tuple[Cell, Settings]] = []
-    for cell in found:
-        fixed = _fixed(cell, pivot._replace(measure=measure))
+    for cell in cells:
+        fixed = _table_settings(cell, pivot._replace(measure=measure))
         if pivot.rows in cell.settings and pivot.columns in cell.settings:
             groups.setdefault(fixed, []).append(cell)
         else:
             lacking.append((cell, fixed))
-    left = [cell for cell, fixed in lacking if not _join(cell, fixed, pivot, groups)]
-    telling = _telling(groups)
+    omitted = [cell for cell, fixed in lacking if not _join(cell, fixed, pivot, groups)]
+    telling = _distinguishing(groups)
     grids = {
         fixed: _grid(members, pivot, measure, target, telling[fixed])
         for fixed, members in sorted(groups.items())
     }
-    shown = {fixed: grid for fixed, grid in grids.items() if len(grid.rows) > 1} or grids
-    left += [cell for fixed in grids if fixed not in shown for cell in groups[fixed]]
-    whole = list(shown.values())
-    if whole and (names := sorted({cell.algorithm for cell in left})):
-        cells = f"{counted(len(left), 'cell')} of {', '.join(names)}"
-        said = f"In no table of these settings, or alone in one: {cells}."
-        whole[-1] = whole[-1]._replace(note=f"{whole[-1].note} {said}")
+    tables = {fixed: grid for fixed, grid in grids.items() if len(grid.rows) > 1} or grids
+    omitted += [cell for fixed in grids if fixed not in tables for cell in groups[fixed]]
+    whole = list(tables.values())
+    if whole and (names := sorted({cell.algorithm for cell in omitted})):
+        text = f"{counted(len(omitted), 'cell')} of {', '.join(names)}"
+        sentence = f"In no table of these settings, or alone in one: {text}."
+        whole[-1] = whole[-1]._replace(note=f"{whole[-1].note} {sentence}")
     return whole
 
 
@@ -131,13 +131,13 @@ def _join(cell: Cell, fixed: Settings, pivot: Pivot, groups: Mapping[Settings, l
     def rest(items: Settings) -> set[tuple[str, str]]:
         return {item for item in items if item[0].partition(".")[0] not in absent}
 
-    own = [members for other, members in groups.items() if rest(other) == rest(fixed)]
-    for members in own:
+    matches = [members for other, members in groups.items() if rest(other) == rest(fixed)]
+    for members in matches:
         members.append(cell)
-    return bool(own)
+    return bool(matches)
 
 
-def _fixed(cell: Cell, pivot: Pivot) -> Settings:
+def _table_settings(cell: Cell, pivot: Pivot) -> Settings:
     """Return the settings that all cells of a cell's table share."""
 
     def moving(name: str) -> bool:
@@ -148,25 +148,25 @@ def _fixed(cell: Cell, pivot: Pivot) -> Settings:
         tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
-    own = {name: value for name, value in cell.given.items() if name in cell.variant or not moving(name)}
+    settings = {name: value for name, value in cell.given.items() if name in cell.variant or not moving(name)}
     record = cell.records[0]
     if record.digest and not any(name.startswith("data.") for name in pivot[:2]):
-        own["data.digest"] = record.digest[:DIGEST_LETTERS]
-    return tuple(sorted({"suite": cell.suite, "profile": cell.records[0].profile, **own}.items()))
+        settings["data.digest"] = record.digest[:DIGEST_LETTERS]
+    return tuple(sorted({"suite": cell.suite, "profile": cell.records[0].profile, **settings}.items()))
 
 
-def _telling(tables: Iterable[Settings]) -> dict[Settings, Settings]:
+def _distinguishing(tables: Iterable[Settings]) -> dict[Settings, Settings]:
     """Return, for every table, data, problem and algorithm, and the settings that distinguish it from others."""
-    said = {
+    headings = {
         fixed: tuple(item for item in fixed if item[0] in ("data.name", "problem.kind", "algorithm.name"))
         for fixed in tables
     }
     shared: dict[Settings, set[tuple[str, str]]] = {}
-    for fixed, names in said.items():
+    for fixed, names in headings.items():
         shared.setdefault(names, set(fixed)).intersection_update(fixed)
     return {
         fixed: names + tuple(item for item in fixed if item not in shared[names])
-        for fixed, names in said.items()
+        for fixed, names in headings.items()
     }
 
 
@@ -181,11 +181,11 @@ def _grid(
     for cell in members:
         place = _value(cell.settings, pivot.rows, pivot), _value(cell.settings, pivot.columns, pivot)
         rivals.setdefault(place, []).append(cell)
-    places = {key: _place(own, measure, target) for key, own in rivals.items()}
+    places = {key: _place(cells, measure, target) for key, cells in rivals.items()}
     short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
     if short[0] == short[1] or "kind" in short or "name" in short:
         short = pivot.rows, pivot.columns
-    most = max(len(own) for own in rivals.values())
+    most = max(len(cells) for cells in rivals.values())
     notes = ["Mean ± sample standard deviation over seeds."]
     if most > 1:
         notes.append(f"The best of up to {most} settings of the algorithm in every place.")
@@ -213,7 +213,7 @@ def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
 
 
 def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place:
-    """Return the figures of the best of some cells."""
+    """Return the values of the best of some cells."""
     sign = -1 if better_is_higher(measure) else 1
     scored = []
     for cell in rivals:
@@ -230,20 +230,20 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
         missed = measure in COSTS_TO_TARGET and "done" in statuses
         return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
     short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
-    own = {k.partition(".")[2]: v for k, v in best.settings.items() if k.startswith("algorithm.")}
+    settings = {k.partition(".")[2]: v for k, v in best.settings.items() if k.startswith("algorithm.")}
     text = with_spread(values, measure) + (f" ({len(values)}/{len(best.records)} seeds)" if short else "")
-    return Place(text, values, " ".join(f"{k}={v}" for k, v in own.items()))
+    return Place(text, values, " ".join(f"{k}={v}" for k, v in settings.items()))
 
 
 def with_spread(values: Mapping[int, float], measure: str) -> str:
     """Return mean and standard deviation over seeds in the measure's format; empty without values."""
     if not values:
         return ""
-    spread = f" ± {written(stdev(values.values()), measure)}" if len(values) > 1 else ""
-    return written(fmean(values.values()), measure) + spread
+    spread = f" ± {value_text(stdev(values.values()), measure)}" if len(values) > 1 else ""
+    return value_text(fmean(values.values()), measure) + spread
 
 
-def written(value: float, measure: str) -> str:
+def value_text(value: float, measure: str) -> str:
     """Return a value in its measure's format."""
     if measure.startswith("bytes"):
         return size(value)

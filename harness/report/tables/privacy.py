@@ -42,34 +42,36 @@ LISTED_BEFORE = ("computed from private data", "the test data", "a digest of the
 MOST_MEANT = 4  # epsilons that are explained
 
 
-def uncovered(facts: Iterable[str]) -> str:
+def uncovered_sentence(facts: Iterable[str]) -> str:
     """Return a sentence on what an epsilon does not cover."""
     return f"Not covered by ε: {'; '.join(facts) or 'not recorded'}."
 
 
 def uncovered_by(cells: Iterable[Cell]) -> list[str]:
-    """Return what the epsilons of finished runs do not cover, as far as their records say it."""
+    """Return the facts that the epsilons of finished runs do not cover, as recorded."""
     facts: dict[str, None] = {}
     for cell in cells:
         for run in cell.done[:1]:
             end = run.record.final
-            facts |= dict.fromkeys([*end.get("not_covered", ()), *told_apart(end.get("public", ()))[1]])
+            facts |= dict.fromkeys(
+                [*end.get("not_covered", ()), *public_and_private(end.get("public", ()))[1]]
+            )
     return list(facts)
 
 
-def composed(claim: Mapping[str, Any]) -> str | None:
+def describe_draws(claim: Mapping[str, Any]) -> str | None:
     """Describe the draws of which an epsilon is composed; None where that is not recorded."""
     if not claim.get("composition"):
         return None
     return "; ".join(
-        f"{counted(one['draws'], 'draw')} at rate {one['rate']:.4g} ({one['sampling']}) with "
-        f"{counted(one['releases'], 'release')} each, noise multiplier {one['noise_multiplier']:.5g}"
-        for one in claim["composition"]
+        f"{counted(event['draws'], 'draw')} at rate {event['rate']:.4g} ({event['sampling']}) with "
+        f"{counted(event['releases'], 'release')} each, noise multiplier {event['noise_multiplier']:.5g}"
+        for event in claim["composition"]
     )
 
 
-def told_apart(facts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return what of a record's public facts is public, and what older versions listed there without being so."""
+def public_and_private(facts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the public facts of a record, and those that older versions listed as public by mistake."""
     public: list[str] = []
     private: list[str] = []
     for fact in facts:
@@ -97,7 +99,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
             "which is no guarantee for those that are simulated."
         )
     warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
-    return text + _with_others(claim) + _exposed(claim) + warning
+    return text + _with_others(claim) + _exposed_sentence(claim) + warning
 
 
 def _with_others(claim: Mapping[str, Any]) -> str:
@@ -124,20 +126,20 @@ def of_user(claim: Mapping[str, Any]) -> str:
     )
 
 
-def _exposed(claim: Mapping[str, Any]) -> str:
+def _exposed_sentence(claim: Mapping[str, Any]) -> str:
     """Name the client with the largest epsilon, where clients differ much."""
     largest, middle = claim.get("epsilon_total"), claim.get("epsilon_median")
-    if not uneven(largest, middle):
+    if not is_uneven(largest, middle):
         return ""
-    one, number = person_or_client(claim), claim.get("unit_most")
-    text = f" This is the largest ε ({one} {number}); the median is {middle:.3g}."
-    return text + (f" {loudest(f'{one} {number}')}" if claim.get("unit") in ("record", "user") else "")
+    person, number = person_or_client(claim), claim.get("unit_most")
+    text = f" This is the largest ε ({person} {number}); the median is {middle:.3g}."
+    return text + (f" {loudest(f'{person} {number}')}" if claim.get("unit") in ("record", "user") else "")
 
 
-def uneven(largest: Any, middle: Any) -> bool:
+def is_uneven(largest: Any, middle: Any) -> bool:
     """Return whether the median epsilon is well below the largest."""
-    given = isinstance(largest, float) and isinstance(middle, float)
-    return given and middle < UNEVEN * largest
+    numeric = isinstance(largest, float) and isinstance(middle, float)
+    return numeric and middle < UNEVEN * largest
 
 
 def loudest(who: str) -> str:
@@ -152,7 +154,7 @@ def exposure(frame: pd.DataFrame) -> list[str]:
     """Return a sentence for each row of a leaderboard whose clients have very different epsilons."""
     lines = []
     for row in frame.dropna(subset="epsilon_median").to_dict("records"):
-        if uneven(row["epsilon_total"], row["epsilon_median"]):
+        if is_uneven(row["epsilon_total"], row["epsilon_median"]):
             who = str(row["epsilon_of"])
             mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
             lines.append(
@@ -168,9 +170,9 @@ def meaning(frame: pd.DataFrame) -> str:
     The probability is that of `privacy.trade_off.accuracy_bound`. Extrapolated epsilons are left out, as they bound
     nothing for the clients that were simulated.
     """
-    rows = frame[(frame["epsilon_total"] > 0) & frame["noise_cohort"].isna() & frame["delta"].notna()]
+    private = frame[(frame["epsilon_total"] > 0) & frame["noise_cohort"].isna() & frame["delta"].notna()]
     bounds: dict[str, float] = {}
-    for epsilon, delta in zip(rows["epsilon_total"].tolist(), rows["delta"].tolist(), strict=True):
+    for epsilon, delta in zip(private["epsilon_total"].tolist(), private["delta"].tolist(), strict=True):
         if math.isfinite(epsilon):
             name = quantity(epsilon, 3)
             bounds[name] = max(accuracy_bound(epsilon, delta), bounds.get(name, 0.0))
@@ -179,13 +181,14 @@ def meaning(frame: pd.DataFrame) -> str:
     names = sorted(bounds, key=float)
     every = max(1, -(-(len(names) - 1) // (MOST_MEANT - 1)))
     chances = [f"{100 * bounds[name]:.4g} % at ε {name}" for name in [*names[:-1:every], names[-1]]]
-    told = f"{', '.join(chances[:-1])} and {chances[-1]}" if len(chances) > 1 else chances[0]
-    units = " or ".join(UNITS.get(unit, unit) for unit in dict.fromkeys(rows["dp_unit"].dropna()))
-    deltas = " or ".join(f"{delta:g}" for delta in sorted(set(rows["delta"])))
+    if len(chances) > 1:
+        chances = [f"{', '.join(chances[:-1])} and {chances[-1]}"]
+    units = " or ".join(UNITS.get(unit, unit) for unit in dict.fromkeys(private["dp_unit"].dropna()))
+    deltas = " or ".join(f"{delta:g}" for delta in sorted(set(private["delta"])))
     return (
         f"ε limits what all protected messages of a run reveal about {units}, whatever else an attacker knows; "
         "it does not cover evaluations and what else the run lists under not_covered (done.json). "
         "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
-        f"used with a probability of at most {told} (delta {deltas}), from ε and delta alone, where a blind guess "
-        "has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
+        f"used with a probability of at most {chances[0]} (delta {deltas}), from ε and delta alone, where a blind "
+        "guess has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
     )

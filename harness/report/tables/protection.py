@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name, file_name, largest_ratio
-from harness.report.data.tested import pairs
+from harness.report.data.tested import seed_pairs
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -46,31 +46,31 @@ def compare_protection(
     for cell in Results.of(records).cells:
         if cell.values(measure):
             families.setdefault(_family(cell), []).append(cell)
-    found = []
+    comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
-        plain = [cell for cell in members if not _protected(cell)]
-        protected = sorted((cell for cell in members if _protected(cell)), key=_order)
+        plain = [cell for cell in members if not _is_protected(cell)]
+        protected = sorted((cell for cell in members if _is_protected(cell)), key=_order)
         if plain and protected:
-            found.append(Comparison(measure, plain[0], tuple(protected)))
+            comparisons.append(Comparison(measure, plain[0], tuple(protected)))
     sign = 1 if better_is_higher(measure) else -1
 
-    def weight(one: Comparison) -> tuple[bool, int, float]:
-        value = fmean(one.plain.values(measure).values())
-        return one.plain.algorithm == baseline, len(one.protected), sign * value
+    def weight(comparison: Comparison) -> tuple[bool, int, float]:
+        value = fmean(comparison.plain.values(measure).values())
+        return comparison.plain.algorithm == baseline, len(comparison.protected), sign * value
 
     best: dict[tuple[str | None, str | None], Comparison] = {}
-    for one in sorted(found, key=weight, reverse=True):
-        data = one.plain.spec.get("data")
-        digest = one.plain.records[0].digest if file_name(data) else None
-        best.setdefault((data_name(data), digest), one)
+    for comparison in sorted(comparisons, key=weight, reverse=True):
+        data = comparison.plain.spec.get("data")
+        digest = comparison.plain.records[0].digest if file_name(data) else None
+        best.setdefault((data_name(data), digest), comparison)
     every = list(best.values())
-    asked = [one for one in every if one.plain.algorithm == baseline]
-    return asked or every
+    with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
+    return with_baseline or every
 
 
-def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
+def seed_differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
     """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
-    return list(pairs(cell, plain, measure).differences.values())
+    return list(seed_pairs(cell, plain, measure).differences.values())
 
 
 def label(cell: Cell) -> str:
@@ -79,20 +79,20 @@ def label(cell: Cell) -> str:
     parts = []
     if claim is not None:
         epsilon = claim.get("epsilon_total")
-        known = epsilon is not None and epsilon < float("inf")
-        parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
+        finite = epsilon is not None and epsilon < float("inf")
+        parts.append(f"ε = {epsilon:.3g}" if finite else "clipped, no noise")
         if "mechanism" in claim:
             parts.append(f"{claim['mechanism']} noise")
         if "noise_cohort" in claim:
             parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
-    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
         if ratio := largest_ratio(compression.get(name)):
-            parts.append(f"{100 * ratio:.3g} % {what}")
+            parts.append(f"{100 * ratio:.3g} % {effect}")
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
-    if _coded(compression):
+    if _is_coded(compression):
         parts.append(f"sent as {compression['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"
 
@@ -101,17 +101,17 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
     texts = [label(cell) for cell in cells]
     return [
-        f"{text}, {_whose(cell)}" if texts.count(text) > 1 else text
+        f"{text}, {_unit_or_placement(cell)}" if texts.count(text) > 1 else text
         for cell, text in zip(cells, texts, strict=True)
     ]
 
 
-def _whose(cell: Cell) -> str:
+def _unit_or_placement(cell: Cell) -> str:
     """Return who adds noise, or for whose protection where that is less than a client."""
-    asked = cell.spec.get("privacy") or {}
-    if asked.get("unit", "client") != "client":
-        return f"unit {asked['unit']}"
-    return f"{asked.get('placement')} noise"
+    privacy = cell.spec.get("privacy") or {}
+    if privacy.get("unit", "client") != "client":
+        return f"unit {privacy['unit']}"
+    return f"{privacy.get('placement')} noise"
 
 
 def _family(cell: Cell) -> str:
@@ -119,13 +119,13 @@ def _family(cell: Cell) -> str:
     return cell.shared_key(("privacy", "compression"))
 
 
-def _protected(cell: Cell) -> bool:
+def _is_protected(cell: Cell) -> bool:
     compression = cell.spec.get("compression") or {}
     pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
-    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _coded(compression)
+    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _is_coded(compression)
 
 
-def _coded(compression: Mapping[str, Any]) -> bool:
+def _is_coded(compression: Mapping[str, Any]) -> bool:
     return compression.get("codec") not in (None, "float32", "float64")
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
-from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, telling
+from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
 
 if TYPE_CHECKING:
     from harness.config.report import Target
@@ -54,12 +54,12 @@ class Board:
         families: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
-        found = {}
+        distinguishing = {}
         for members in families.values():
-            names = set(_telling([traits[cell] for cell in members]))
+            names = set(_distinguishing([traits[cell] for cell in members]))
             for cell in members:
-                found[cell] = {name: text for name, text in traits[cell].items() if name in names}
-        return found
+                distinguishing[cell] = {name: text for name, text in traits[cell].items() if name in names}
+        return distinguishing
 
     def variants(self, beside: Collection[str] = ()) -> dict[str, str]:
         """Return cell -> the fewest words that distinguish it from the other cells of its task and algorithm.
@@ -102,7 +102,7 @@ def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
     """
     texts = {row["cell"]: {"partition": plain("partition")(row)} for row in rows}
     for column, section in (("dataset", "data."), ("problem", "problem.")):
-        own = telling(
+        settings = distinguishing(
             {
                 row["cell"]: (
                     str(row[column]),
@@ -112,12 +112,12 @@ def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
             }
         )
         for row in rows:
-            name, differs = plain(column)(row), [t[len(section) :] for t in own[row["cell"]]]
+            name, differs = plain(column)(row), [t[len(section) :] for t in settings[row["cell"]]]
             texts[row["cell"]][column] = f"{name}({', '.join(differs)})" if differs else name
     return texts
 
 
-def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
+def _distinguishing(family: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the traits that distinguish members, without redundant ones.
 
     Settings of the algorithm are kept even if redundant.
@@ -164,9 +164,9 @@ def _traits(row: Row) -> dict[str, str]:
 
 def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
     """Return whether a trait distinguishes members; traits of privacy only count among private cells."""
-    given = [traits[name] for traits in family if name in traits]
+    values = [traits[name] for traits in family if name in traits]
     optional = name in {"dp", "clip"} or name.startswith("privacy.")
-    return len(set(given)) > 1 or (len(given) < len(family) and not optional)
+    return len(set(values)) > 1 or (len(values) < len(family) and not optional)
 
 
 def plain(name: str) -> Callable[[Row], str]:
@@ -176,16 +176,16 @@ def plain(name: str) -> Callable[[Row], str]:
 
 def protection(row: Row) -> str:
     """Return unit, placement and, unless it is independent, the kind of noise; empty without privacy."""
-    told = [row[name] for name in ("dp_unit", "dp_placement", "dp_mechanism") if not is_empty(row[name])]
-    return "/".join(part for part in told if part != "independent")
+    parts = [row[name] for name in ("dp_unit", "dp_placement", "dp_mechanism") if not is_empty(row[name])]
+    return "/".join(part for part in parts if part != "independent")
 
 
 def epsilon_text(row: Row) -> str:
     """Return the composed epsilon, or in brackets the requested one if no run has finished."""
     if not is_empty(row["epsilon_total"]):
         return quantity(row["epsilon_total"], 3) + extrapolation(row)
-    asked = row["epsilon_asked"]
-    return "" if is_empty(asked) else f"({quantity(asked, 3)}{extrapolation(row)})"
+    budget = row["epsilon_asked"]
+    return "" if is_empty(budget) else f"({quantity(budget, 3)}{extrapolation(row)})"
 
 
 def extrapolation(row: Row) -> str:

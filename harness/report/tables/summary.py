@@ -17,12 +17,12 @@ from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
-from harness.report.data.statistics import Paired, paired
-from harness.report.data.tested import pairs
-from harness.report.tables.privacy import in_words, uncovered, uncovered_by
-from harness.report.tables.protection import Comparison, compare_protection, differences, label, labels
+from harness.report.data.statistics import Paired, paired_statistics
+from harness.report.data.tested import seed_pairs
+from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
+from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
 from harness.report.tables.rows import Board, rows_of
-from harness.report.tables.text import inside, signed, words
+from harness.report.tables.text import in_sentence, signed, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -65,8 +65,8 @@ def print_summary(
     compared = compare_protection(results, by, baseline)
     board = Board.of(frame)
     frame = board.frame
-    shown = not compared or len(frame) <= SHORT or fits(board, console.width)
-    if shown:
+    in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
+    if in_full:
         print_table(board, console)
     for comparison in compared[:MOST_COMPARED]:
         print_comparison(comparison, console)
@@ -77,12 +77,12 @@ def print_summary(
             more = f" and {len(others) - MOST_TASKS} more" if len(others) > MOST_TASKS else ""
             _say(console, f"Not compared here: {'; '.join(others[:MOST_TASKS])}{more}.")
         _say(console, _purposes(frame))
-    if not shown:
-        done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
+    if not in_full:
+        done, runs = int(frame["done"].sum()), int(frame["seeds"].sum())
         algorithms = frame["algorithm"].nunique()
         _say(
             console,
-            f"{done} of {counted(asked, 'run')} finished; {counted(algorithms, 'algorithm')}, "
+            f"{done} of {counted(runs, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
         for text in [*reasons(frame), *together(frame)]:
@@ -90,27 +90,28 @@ def print_summary(
 
 
 def _purposes(frame: pd.DataFrame) -> str:
-    """Return which algorithms make models that are not for everybody; empty if none does, or all do."""
+    """Name the algorithms whose models serve one client each; empty if none or all do."""
     users: dict[str, list[str]] = {}
     for row in rows_of(frame.dropna(subset="model_for")):
         users.setdefault(row["model_for"], []).append(row["algorithm"])
-    own = {
+    personal = {
         user: list(dict.fromkeys(names)) for user, names in users.items() if user.startswith("each client")
     }
-    if not own or len(users) == len(own):
+    if not personal or len(users) == len(personal):
         return ""
     texts = [
         f"{', '.join(names[:MOST_NAMED])}{' ...' * (len(names) > MOST_NAMED)} ({user})"
-        for user, names in own.items()
+        for user, names in personal.items()
     ]
-    told = (
+    sentence = (
         f"Not comparable with the others (one model per client): {'; '.join(texts)}. A client's own model is "
         "tested only on that client's samples."
     )
     # Scores of different models are sorted together, so that knowing who has many positives counts.
     inside = "auroc_clients_mean" in frame and bool(frame["auroc_clients_mean"].notna().any())
     return (
-        told + " Its AUROC gains from knowing each client's share of positives: see auroc_clients." * inside
+        sentence
+        + " Its AUROC gains from knowing each client's share of positives: see auroc_clients." * inside
     )
 
 
@@ -118,10 +119,14 @@ def _other_tasks(board: Board, compared: Collection[str]) -> list[str]:
     """Name the tasks of a leaderboard except some, by the parts in which tasks differ."""
     tasks = {row["task"]: board.tasks[row["cell"]] for row in board.rows}
     parts = [
-        part for part in ("dataset", "problem", "partition") if len({own[part] for own in tasks.values()}) > 1
+        part
+        for part in ("dataset", "problem", "partition")
+        if len({names[part] for names in tasks.values()}) > 1
     ]
     texts = (
-        ", ".join(own[part] or "none" for part in parts) for key, own in tasks.items() if key not in compared
+        ", ".join(names[part] or "none" for part in parts)
+        for key, names in tasks.items()
+        if key not in compared
     )
     return list(dict.fromkeys(filter(None, texts)))
 
@@ -145,30 +150,30 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
-        change = "" if cell is plain else _change(differences(plain, cell, measure), scale, form)
+        change = "" if cell is plain else _change(seed_differences(plain, cell, measure), scale, form)
         value = _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g")
         table.add_row(text, value, change, size(fmean(sent)) if sent else "")
     console.print(table)
     more = len(protected) - MOST_ROWS
-    left = f" {more} more such rows are in the table." if more > 0 else ""
+    remainder = f" {more} more such rows are in the table." if more > 0 else ""
     several = (
         "± is the sample standard deviation over seeds; changes are paired by seed, with the 95 % interval "
         "of their mean."
     )
     spread = several if len(plain.done) > 1 else "One seed: no spread."
-    _say(console, spread + left)
+    _say(console, spread + remainder)
     _say(console, _unpaired(comparison))
 
 
 def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
-    """Print what each client of a small federation with names gains or loses, in at most 80 columns."""
+    """Print the gain or loss of each client of a small federation with names, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    known = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
+    by_measure = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
     # AUROC needs both classes at a client.
-    measure = max(known, key=lambda name: (len(known[name]), name == comparison.measure))
-    plain = known[measure]
+    measure = max(by_measure, key=lambda name: (len(by_measure[name]), name == comparison.measure))
+    plain = by_measure[measure]
     if not 1 < len(plain) <= MOST_NAMED:
         return
     alone = [
@@ -176,8 +181,8 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
         for cell in results.cells
         if cell.algorithm == ALONE and cell.task == comparison.plain.task and _by_client(cell, measure)
     ]
-    shown = comparison.protected[:MOST_ROWS]
-    rows = list(zip(labels(shown), shown, strict=True))
+    protected = comparison.protected[:MOST_ROWS]
+    rows = list(zip(labels(protected), protected, strict=True))
     rows += [("each client alone", cell) for cell in alone[:1]]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(f"{words(measure)} of")
@@ -185,19 +190,25 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
         table.add_column(name, justify="right")
     table.add_row(label(comparison.plain), *(f"{fmean(values.values()):.3f}" for values in plain.values()))
     for text, cell in rows:
-        own, same = _by_client(cell, measure), pairs(cell, comparison.plain, measure).differences
+        by_client, same = _by_client(cell, measure), seed_pairs(cell, comparison.plain, measure).differences
         changes = [
             [
-                own[name][seed] - value
+                by_client[name][seed] - value
                 for seed, value in values.items()
-                if seed in own.get(name, {}) and seed in same
+                if seed in by_client.get(name, {}) and seed in same
             ]
             for name, values in plain.items()
         ]
-        table.add_row(text, *(signed(100 * fmean(each), "+.1f") if each else "" for each in changes))
-    held = _by_client(comparison.plain, "n")
+        table.add_row(
+            text,
+            *(
+                signed(100 * fmean(client_changes), "+.1f") if client_changes else ""
+                for client_changes in changes
+            ),
+        )
+    sample_counts = _by_client(comparison.plain, "n")
     table.add_section()
-    table.add_row("test samples", *(_range(held[name].values()) for name in plain))
+    table.add_row("test samples", *(_range(sample_counts[name].values()) for name in plain))
     console.print(table)
     _say(console, "Changes in points on each client's own test samples, means over seeds.")
 
@@ -209,34 +220,34 @@ def _range(counts: Collection[float]) -> str:
 
 def _by_client(cell: Cell, measure: str) -> dict[str, dict[int, float]]:
     """Return client -> seed -> measure on its own test samples, for clients with names and a value in every run."""
-    found: dict[str, dict[int, float]] = {}
+    by_client: dict[str, dict[int, float]] = {}
     for run in cell.done:
         columns = run.record.final.get("by_client") or {}
         pairs = zip(columns["client"], columns[measure], strict=True) if measure in columns else ()
         for name, value in pairs:
             if value is not None:
-                found.setdefault(str(name), {})[run.seed] = value
-    return {name: values for name, values in found.items() if len(values) == len(cell.done)}
+                by_client.setdefault(str(name), {})[run.seed] = value
+    return {name: values for name, values in by_client.items() if len(values) == len(cell.done)}
 
 
 def _change(changes: Sequence[float], scale: float, form: str) -> str:
     """Return a mean change and its 95 % interval, which needs two seeds."""
     if not changes:
         return ""
-    (told,) = paired([changes])
-    mean = signed(scale * told.mean, form)
-    if told.half is None:
+    (statistics,) = paired_statistics([changes])
+    mean = signed(scale * statistics.mean, form)
+    if statistics.half is None:
         return mean
-    low, high = _interval(told)
+    low, high = _interval(statistics)
     return f"{mean} [{signed(scale * low, form)}, {signed(scale * high, form)}]"
 
 
-def _interval(told: Paired) -> tuple[float, float]:
+def _interval(statistics: Paired) -> tuple[float, float]:
     """Return the 95 % interval of a mean difference of at least two seeds: of the bootstrap, or of t."""
-    if told.low is not None and told.high is not None:
-        return told.low, told.high
-    assert told.half is not None
-    return told.mean - told.half, told.mean + told.half
+    if statistics.low is not None and statistics.high is not None:
+        return statistics.low, statistics.high
+    assert statistics.half is not None
+    return statistics.mean - statistics.half, statistics.mean + statistics.half
 
 
 def headline(comparison: Comparison) -> str:
@@ -246,17 +257,19 @@ def headline(comparison: Comparison) -> str:
     scale, form, unit = (100, ".1f", "points of ") if _in_points(measure) else (1, ".3g", "")
     costs = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if not (changes := differences(plain, cell, measure)):
+        if not (changes := seed_differences(plain, cell, measure)):
             continue
-        (told,) = paired([[sign * scale * change for change in changes]])
-        verb = "costs" if told.mean >= 0 else "gains"
+        (statistics,) = paired_statistics([[sign * scale * change for change in changes]])
+        verb = "costs" if statistics.mean >= 0 else "gains"
         ends = (
-            sorted(end if told.mean >= 0 else -end for end in _interval(told))
-            if told.half is not None
+            sorted(end if statistics.mean >= 0 else -end for end in _interval(statistics))
+            if statistics.half is not None
             else []
         )
         interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
-        costs.append(f"{text} {verb} {signed(abs(told.mean), form)} {unit}{inside(measure)}{interval}")
+        costs.append(
+            f"{text} {verb} {signed(abs(statistics.mean), form)} {unit}{in_sentence(measure)}{interval}"
+        )
     data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
     return f"On {data}, {'; '.join(costs)}." if costs else ""
 
@@ -272,9 +285,9 @@ def _say(console: Console, text: str) -> None:
 def _unpaired(comparison: Comparison) -> str:
     """Name the rows that have no change because other samples were tested; empty if none has."""
     measure, plain, protected = comparison
-    shown = protected[:MOST_ROWS]
+    rows = protected[:MOST_ROWS]
     apart = [
-        text for text, cell in zip(labels(shown), shown, strict=True) if pairs(cell, plain, measure).apart
+        text for text, cell in zip(labels(rows), rows, strict=True) if seed_pairs(cell, plain, measure).apart
     ]
     if not apart:
         return ""
@@ -307,12 +320,15 @@ def _setting(cells: Sequence[Cell]) -> str:
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
     """Describe the privacy guarantees of these cells in words, each with the rows that it belongs to."""
-    rows: dict[str, list[str]] = {}
+    rows_by_statement: dict[str, list[str]] = {}
     for cell, text in zip(protected, labels(protected), strict=True):
         if claim := cell.privacy():
-            rows.setdefault(in_words(claim), []).append(text)
-    named = [f"{'; '.join(names)}: {text}" if len(rows) > 1 else text for text, names in rows.items()]
-    return [uncovered(uncovered_by(protected)), *named] if named else []
+            rows_by_statement.setdefault(in_words(claim), []).append(text)
+    statements = [
+        f"{'; '.join(names)}: {text}" if len(rows_by_statement) > 1 else text
+        for text, names in rows_by_statement.items()
+    ]
+    return [uncovered_sentence(uncovered_by(protected)), *statements] if statements else []
 
 
 def _in_points(measure: str) -> bool:

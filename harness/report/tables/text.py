@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.metrics import parted
+from harness.metrics import split_measure
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,13 +19,13 @@ def words(measure: str) -> str:
     special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
     special |= {"lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC"}
     special |= {"inversion_psnr": "Inversion PSNR"}
-    prefix, name = parted(measure)
+    prefix, name = split_measure(measure)
     if prefix:
         return f"{prefix.replace('_', ' ').capitalize()} {special.get(name, name.replace('_', ' '))}"
     return special.get(measure, measure.replace("_", " ").capitalize())
 
 
-def inside(measure: str) -> str:
+def in_sentence(measure: str) -> str:
     """Return the display name of a measure as it stands inside a sentence."""
     text = words(measure)
     return text if text[:2].isupper() else text[0].lower() + text[1:]
@@ -51,17 +51,17 @@ EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
 
 
 def extrapolation(cohorts: Iterable[Any]) -> str:
-    """Return what the mark means, given the cohorts that rows are extrapolated to; empty if none is."""
-    known = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
-    if not known:
+    """Return the meaning of the mark, given the cohorts that rows are extrapolated to; empty without any."""
+    sizes = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
+    if not sizes:
         return ""
     return (
-        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(known), 'client')}, in "
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(sizes), 'client')}, in "
         "federations that are larger in proportion; it is no guarantee for the clients that were simulated."
     )
 
 
-def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
+def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
     """Return the texts of every member that not all members of its group have.
 
     Parameters

@@ -23,7 +23,7 @@ DIGITS = 3  # of an epsilon
 def together(frame: pd.DataFrame) -> list[str]:
     """Return what the finished private runs of a leaderboard's rows and seeds release together.
 
-    Runs about different units, or with another relation of neighbors, have no joint figure and a sentence each.
+    Runs about different units, or with another relation of neighbors, have no joint epsilon and a sentence each.
     Runs that diverged or were stopped have released the rounds before, which are in none.
     """
     groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
@@ -37,8 +37,8 @@ def together(frame: pd.DataFrame) -> list[str]:
     lines = []
     for dataset, kinds in groups.items():
         for (unit, adjacency), rows in kinds.items():
-            named = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
-            lines += [f"{named}: {text}" for text in _sentence(rows, unit)]
+            subject = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
+            lines += [f"{subject}: {text}" for text in _sentence(rows, unit)]
         if len(kinds) > 1:
             lines.append(f"{dataset}: runs with different units or adjacencies have no joint ε.")
     for dataset, number in unfinished.items():
@@ -51,24 +51,24 @@ def together(frame: pd.DataFrame) -> list[str]:
 
 
 def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
-    """Yield what runs about one unit release together; nothing of a single run, whose row says it."""
+    """Yield the joint epsilon of several runs about one unit as a sentence."""
     runs = [(row, seed, draws, events) for row in rows for seed, draws, events in json.loads(row["released"])]
     if len(runs) < 2:
         return
     who = f"all {counted(len(runs), 'private run')} of these rows together"
     delta = min(row["delta"] for row in rows)
-    told = [_whose([draws for *_, draws, _ in runs])]
+    remarks = [_draws_text([draws for *_, draws, _ in runs])]
     if unit == "client" and len({(row["partition"], row["clients"], seed) for row, seed, *_ in runs}) > 1:
-        told += [] if all(_natural(row) for row in rows) else ["the unit is one client of each partition"]
+        remarks += [] if all(_natural(row) for row in rows) else ["the unit is one client of each partition"]
     if any(not is_empty(row["tuned"]) for row in rows):
-        told.append("without the runs of searches")
-    note = "; ".join(filter(None, told))
+        remarks.append("without the runs of searches")
+    note = "; ".join(filter(None, remarks))
     if (why := _unknown(runs)) is None:
         try:
-            found = [
+            releases = [
                 Released(_events(events), *_stream(row, seed, draws)) for row, seed, draws, events in runs
             ]
-            epsilon = joint_epsilon(found, delta).epsilon
+            epsilon = joint_epsilon(releases, delta).epsilon
             yield f"{who}: ε = {quantity(_upward(epsilon), DIGITS)} at δ = {delta:g}{f' ({note})' if note else ''}."
             return
         except ValueError as error:
@@ -95,17 +95,17 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
     missing = [row for row, *_, events in runs if events is None]
     if not missing:
         return None
-    own = sum(row["dp_mechanism"] not in ("independent", "banded") for row in missing)
-    if own:
-        return f"{counted(own, 'run')} used mechanisms of users, which are composed within a run only"
+    custom = sum(row["dp_mechanism"] not in ("independent", "banded") for row in missing)
+    if custom:
+        return f"{counted(custom, 'run')} used mechanisms of users, which are composed within a run only"
     return (
         f"{counted(len(missing), 'run')} have no unit that is the most exposed one in every draw, or were recorded "
         "by an earlier version"
     )
 
 
-def _whose(draws: Sequence[str | None]) -> str:
-    """Describe whose the secret draws are."""
+def _draws_text(draws: Sequence[str | None]) -> str:
+    """Describe the owners of the secret draws."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
         return f"own draws in {own}, one joint draw a seed in {shared}"

@@ -10,8 +10,8 @@ from harness.core.registry import counted
 from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.budgets import budget_of
-from harness.report.tables.pivot import Grid, Place, written
-from harness.report.tables.text import quantity, telling, without_section, words
+from harness.report.tables.pivot import Grid, Place, value_text
+from harness.report.tables.text import distinguishing, quantity, without_section, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -41,10 +41,10 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         if search.chosen is not None:
             values = [value for value in search.chosen["values"] if value is not None]
             seeds = dict(zip(tune["seeds"], values, strict=False))
-            places[name, words(measure)] = Place(written(fmean(values), measure), seeds, "")
+            places[name, words(measure)] = Place(value_text(fmean(values), measure), seeds, "")
         for size in sizes:
             best = search.best_of(size)
-            places[name, f"Best of {size}"] = Place("" if best is None else written(best, metric), {}, "")
+            places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
         places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
         places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
     halved = f"; one setting in {tune['halving']} went on to the next seed" if len(tune["seeds"]) > 1 else ""
@@ -83,7 +83,7 @@ def _names(found: Sequence[Searched]) -> list[str]:
         texts.append(f"ε={budget.epsilon:g}" if budget.kind else _mechanism(cell) or "no privacy")
         texts.append(_mechanism(cell) if len(mechanisms) > 1 else "")
         members[number] = cell.algorithm, [text for text in texts if text]
-    own = telling(members)
+    own = distinguishing(members)
     names = [" ".join([members[n][0], *map(without_section, own[n])]) for n in range(len(found))]
     again = [names[:n].count(name) for n, name in enumerate(names)]
     return [

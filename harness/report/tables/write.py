@@ -16,7 +16,7 @@ from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
-from harness.report.tables.columns import ShownColumn, columns
+from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200  # in a terminal, of all tasks together
 # fmt: off
-#: Figures to omit on a narrow terminal, the most dispensable first.
-FIGURES = (
+#: Measures to omit on a narrow terminal, the most dispensable first.
+MEASURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
     "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy", "Calls to", "Bytes to", "Rounds to",
 )
-#: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
+#: Settings, likewise. Those in which shown rows differ are kept longer than any measure.
 SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
-#: Columns that say which row is which; a figure may be equal by chance, and says nothing of it.
+#: Columns that say which row is which; a measure may be equal by chance, and identifies no row.
 DESCRIPTIONS = (
     *SETTINGS, "Algorithm", "Model for", "Gap", "DP", "ε total", "ε median", "Neighbors", "Noise", "Alpha", "Beta",
 )
@@ -48,15 +48,17 @@ def summary(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "No runs yet."
     seeds = sorted({int(n) for n in frame["seeds"]})
-    asked = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
     text = [
         _common_settings(frame),
-        f"{counted(asked, 'seed')} per row; {spread}.",
+        f"{counted(counts, 'seed')} per row; {spread}.",
         f"Ranked by {frame['ranked_by'].iloc[0]} within each task.",
         *_comparisons(frame),
     ]
-    sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
+    sources = sorted(
+        {source for row_sources in frame["data_source"].dropna() for source in row_sources.split("; ")}
+    )
     return " ".join([*text, *([f"Data: {'; '.join(sources)}."] if sources else [])])
 
 
@@ -122,22 +124,22 @@ def csv_text(frame: pd.DataFrame) -> str:
 def write_markdown(
     frame: pd.DataFrame | Board,
     path: Path,
-    shown: Sequence[ShownColumn] | None = None,
+    columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table in GitHub's Markdown, see `markdown_text`."""
-    output_text(path, markdown_text(frame, shown, best))
+    output_text(path, markdown_text(frame, columns, best))
 
 
 def markdown_text(
     frame: pd.DataFrame | Board,
-    shown: Sequence[ShownColumn] | None = None,
+    columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> str:
     """Return a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
     board = Board.of(frame)
     frame = board.frame
-    lines = [in_markdown(summary(frame)), "", *sheet(board, shown, best).markdown(), ""]
+    lines = [in_markdown(summary(frame)), "", *sheet(board, columns, best).markdown(), ""]
     notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame), *together(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -146,17 +148,17 @@ def markdown_text(
 def write_latex(
     frame: pd.DataFrame,
     path: Path,
-    shown: Sequence[ShownColumn] | None = None,
+    columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
     notes = [summary(frame), *([RULE] if best else [])]
-    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(frame, shown, best).latex(), ""]))
+    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(frame, columns, best).latex(), ""]))
 
 
 def sheet(
     frame: pd.DataFrame | Board,
-    shown: Sequence[ShownColumn] | None = None,
+    columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> Sheet:
     """Return the texts of a leaderboard; a rule parts its tasks.
@@ -165,22 +167,22 @@ def sheet(
     ----------
     frame : pd.DataFrame or Board
         A leaderboard.
-    shown : sequence of ShownColumn, optional
+    columns : sequence of ShownColumn, optional
         Its columns; by default those of the narrow table.
     best : collection of (str, str), optional
         Cells and measures to print in bold, see `harness.report.data.best`.
     """
     board = Board.of(frame)
-    shown, rows = columns(board) if shown is None else shown, board.rows
+    columns, rows = narrow_columns(board) if columns is None else columns, board.rows
     marked = {(cell, f"{measure}_mean") for cell, measure in best}
     return Sheet(
-        headings=[column.heading for column in shown],
-        numbers=[column.number for column in shown],
-        rows=[[column.text(row) for column in shown] for row in rows],
+        headings=[column.heading for column in columns],
+        numbers=[column.number for column in columns],
+        rows=[[column.text(row) for column in columns] for row in rows],
         bold={
             (i, j)
             for i, row in enumerate(rows)
-            for j, column in enumerate(shown)
+            for j, column in enumerate(columns)
             if (row["cell"], column.key) in marked
         },
         groups={i for i in range(1, len(rows)) if rows[i]["task"] != rows[i - 1]["task"]},
@@ -196,10 +198,10 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     console = console or Console()
     board = Board.of(frame)
     frame, rows = board.frame, board.rows
-    shown, dropped = columns(board), dict[str, int]()
-    texts = _texts(shown, rows)
+    columns, dropped = narrow_columns(board), dict[str, int]()
+    texts = _texts(columns, rows)
     widths = _widths(texts)
-    for heading in _expendable(frame, shown, texts):
+    for heading in _expendable(frame, columns, texts):
         if (
             sum(widths.values()) + 1 > console.width
             and heading in widths
@@ -209,19 +211,19 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
         if sum(widths.values()) + width + 1 <= console.width:
             widths[heading] = dropped.pop(heading)
-    shown = [column for column in shown if column.heading in widths]
+    columns = [column for column in columns if column.heading in widths]
     table = Table()
-    for column in shown:
+    for column in columns:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold")
     tasks = [list(task) for _, task in groupby(rows, key=itemgetter("task"))]
     most = max(1, MOST_ROWS // max(1, len(tasks)))
     for task in tasks:
         for row in task[:most]:
-            table.add_row(*(Text(column.text(row)) for column in shown))
+            table.add_row(*(Text(column.text(row)) for column in columns))
         table.add_section()
     console.print(table)
-    if left := sum(len(task[most:]) for task in tasks):
-        console.print(Text(f"Rows left out: {left:,}. `leaderboard DIR --csv FILE` writes all."))
+    if omitted := sum(len(task[most:]) for task in tasks):
+        console.print(Text(f"Rows left out: {omitted:,}. `leaderboard DIR --csv FILE` writes all."))
     console.print(Text(summary(frame)))
     if dropped:
         wide = sum(_widths(texts).values()) + 1
@@ -231,61 +233,66 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
 
 
 def _expendable(
-    frame: pd.DataFrame, shown: Sequence[ShownColumn], texts: Mapping[str, Sequence[str]]
+    frame: pd.DataFrame, columns: Sequence[ShownColumn], texts: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
     Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
-    count of missing runs stay. A setting in which rows differ outlives all figures.
+    count of missing runs stay. A setting in which rows differ outlives all measures.
     """
-    constant = [name for name in (*SETTINGS, *FIGURES) if len(set(texts.get(name, ()))) <= 1]
+    constant = [name for name in (*SETTINGS, *MEASURES) if len(set(texts.get(name, ()))) <= 1]
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
-    ranks = [column.heading for column in shown if column.key in keys]
+    ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    figures = [name for name in (*differences, *FIGURES) if name not in ranks]
+    measures = [name for name in (*differences, *MEASURES) if name not in ranks]
     constant = [name for name in constant if name not in ranks]
-    return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
+    return [
+        *constant,
+        *measures,
+        *(["Runs"] if complete else []),
+        *(n for n in SETTINGS if n not in constant),
+    ]
 
 
-def _tells(heading: str, kept: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
+def _tells(heading: str, headings: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
     """Return whether rows that differ in the descriptions kept would be equal without this one."""
-    among = [name for name in DESCRIPTIONS if name in kept]
+    among = [name for name in DESCRIPTIONS if name in headings]
     others = [name for name in among if name != heading]
     return len(others) < len(among) and _distinct(others, texts) < _distinct(among, texts)
 
 
 def _distinct(names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> int:
-    """Return the number of rows that can be told from each other by some columns."""
+    """Return the number of rows that some columns distinguish."""
     return len(set(zip(*(texts[name] for name in names), strict=True))) or 1
 
 
 def fits(board: Board, width: int) -> bool:
     """Return whether the terminal table fits `width` characters."""
-    return sum(_widths(_texts(columns(board), board.rows)).values()) + 1 <= width
+    return sum(_widths(_texts(narrow_columns(board), board.rows)).values()) + 1 <= width
 
 
-def _texts(shown: Sequence[ShownColumn], rows: Sequence[Row]) -> dict[str, list[str]]:
+def _texts(columns: Sequence[ShownColumn], rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return heading -> texts of the rows."""
-    return {column.heading: [column.text(row) for row in rows] for column in shown}
+    return {column.heading: [column.text(row) for row in rows] for column in columns}
 
 
 def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return heading -> width of a column of the terminal table, with its border."""
-    return {heading: max(map(len, [heading, *own])) + 3 for heading, own in texts.items()}
+    return {heading: max(map(len, [heading, *cells])) + 3 for heading, cells in texts.items()}
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:
     """Return the reasons for failed and skipped runs and missing ranks, one line per reason."""
-    given: dict[str, list[str]] = {}
+    algorithms: dict[str, list[str]] = {}
     for row in rows_of(frame.dropna(subset="reasons")):
-        given.setdefault(row["reasons"], []).append(row["algorithm"])
+        algorithms.setdefault(row["reasons"], []).append(row["algorithm"])
     unranked = dict.fromkeys(frame["unranked"].dropna())
     lines = []
-    for reason, names in given.items():
-        rows = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
-        lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{rows}")
+    for reason, names in algorithms.items():
+        extent = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
+        lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{extent}")
     for text, affected in _apart(frame).items():
         lines.append(f"{', '.join(affected)}: {text}, so no difference is paired by seed; see data.user")
     return [*lines, *map(str, unranked)]
@@ -293,8 +300,8 @@ def reasons(frame: pd.DataFrame) -> list[str]:
 
 def _apart(frame: pd.DataFrame) -> dict[str, list[str]]:
     """Return why rows have no paired difference though they have the baseline's seeds -> their algorithms."""
-    found: dict[str, list[str]] = {}
+    algorithms: dict[str, list[str]] = {}
     for row in rows_of(frame.dropna(subset="compared")):
         if APART in row["compared"]:
-            found.setdefault(row["compared"], []).append(row["algorithm"])
-    return found
+            algorithms.setdefault(row["compared"], []).append(row["algorithm"])
+    return algorithms

@@ -85,17 +85,17 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
         row = rows if rows.ndim == 1 else rows[member]
         stream = rng.stream(setup.spec.seed, "attack", "inversion", int(message.ids[member]))
         starts = _starts(setup, row, inside, count, stream)
-        known = [
+        labels = [
             truth.y[:count],
             *([_labels(row, len(federation.classes), count)] if federation.classes else []),
         ]
-        tries += [[Try(one, row, start, how) for start in starts for how in (False, True)] for one in known]
-    found, cosines = _descend(setup, model, [one for some in tries for one in some], inside, scale)
+        tries += [[Try(one, row, start, how) for start in starts for how in (False, True)] for one in labels]
+    samples, cosines = _descend(setup, model, [one for some in tries for one in some], inside, scale)
     best = []
     for some in tries:  # the first ones are this list's
-        own, found = found[: len(some)], found[len(some) :]
+        of_client, samples = samples[: len(some)], samples[len(some) :]
         near, cosines = cosines[: len(some)], cosines[len(some) :]
-        best.append(own[int(near.argmax())])
+        best.append(of_client[int(near.argmax())])
     each = len(best) // len(truths)
     figures = [
         _compared(best[each * n : each * (n + 1)], tries[each * n + each - 1][0].labels, truth, inside)
@@ -106,16 +106,16 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
     return {"victims": len(truths), "samples": float(np.mean([len(truth.y) for truth in truths])), **means}
 
 
-def _compared(found: Sequence[Tensor], guessed: Tensor, truth: Batch, inside: Tensor) -> dict[str, float]:
+def _compared(samples: Sequence[Tensor], guessed: Tensor, truth: Batch, inside: Tensor) -> dict[str, float]:
     """Return the figures of one client: of samples found with its labels, and with guessed ones."""
-    error, reference = _errors(found[0], truth.x, inside)
+    error, reference = _errors(samples[0], truth.x, inside)
     width = float(inside.max() - inside.min())
     figures = {
         "inversion_error": math.sqrt(error / max(reference, TINY)),
         "inversion_psnr": 10 * math.log10(width**2 / max(error, TINY)),
     }
-    if len(found) > 1:
-        error, reference = _errors(found[1], truth.x, inside)
+    if len(samples) > 1:
+        error, reference = _errors(samples[1], truth.x, inside)
         figures["inversion_blind"] = math.sqrt(error / max(reference, TINY))
         if len(truth.y) == len(guessed):  # of many samples, some have any label
             figures["inversion_labels"] = _agreement(guessed, truth.y) / len(guessed)
@@ -146,14 +146,14 @@ def _descend(
     lengths = messages.norm(dim=-1).clamp(min=TINY)
 
     def gradient(one: Tensor, label: Tensor) -> Tensor:
-        made: Tensor = torch.func.grad(lambda p: setup.problem.loss(p, Batch(one, label, groups, ones)))(
+        slope: Tensor = torch.func.grad(lambda p: setup.problem.loss(p, Batch(one, label, groups, ones)))(
             model
         )
-        return made
+        return slope
 
-    def cosine(made: Tensor) -> Tensor:
-        product = -(made * messages).sum(-1)  # steps go against the gradient
-        along: Tensor = product / (made.norm(dim=-1).clamp(min=TINY) * lengths)
+    def cosine(steps: Tensor) -> Tensor:
+        product = -(steps * messages).sum(-1)  # steps go against the gradient
+        along: Tensor = product / (steps.norm(dim=-1).clamp(min=TINY) * lengths)
         return along
 
     gradients = torch.func.vmap(gradient)
@@ -161,14 +161,14 @@ def _descend(
     with torch.enable_grad():
         for _ in range(STEPS):
             optimizer.zero_grad()
-            made = gradients(x, labels)
-            off = (scale * made + messages).square().sum(-1) / lengths**2
-            torch.where(scaled, off, 1 - cosine(made)).sum().backward()
+            slopes = gradients(x, labels)
+            off = (scale * slopes + messages).square().sum(-1) / lengths**2
+            torch.where(scaled, off, 1 - cosine(slopes)).sum().backward()
             optimizer.step()
             with torch.no_grad():
                 x.clamp_(low, high)
-    found = x.detach()
-    return found, cosine(gradients(found, labels))
+    samples = x.detach()
+    return samples, cosine(gradients(samples, labels))
 
 
 def _inputs(setup: Setup, message: Tensor, features: torch.Size) -> Tensor | None:
@@ -202,9 +202,9 @@ def _agreement(guessed: Tensor, truth: Tensor) -> int:
     return int(torch.minimum(*counts).sum())
 
 
-def _errors(found: Tensor, truth: Tensor, inside: Tensor) -> tuple[float, float]:
+def _errors(samples: Tensor, truth: Tensor, inside: Tensor) -> tuple[float, float]:
     """Return mean squared errors of the samples found, matched to true ones, and of the mean of all for these."""
-    one, other = (part.flatten(1).double() for part in (found, truth))
+    one, other = (part.flatten(1).double() for part in (samples, truth))
     cost: NDArray[np.float64] = torch.cdist(one, other).square().numpy()
     rows, columns = linear_sum_assignment(cost)
     mean = inside.flatten(1).double().mean(0)

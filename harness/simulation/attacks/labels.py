@@ -41,20 +41,20 @@ def labels(setup: Setup) -> dict[str, Any] | None:
     if not tape.gradients:
         return None
     real = [batch.weight > 0.5 for _, batch in tape.gradients]
-    rows = torch.cat([g[own] for (g, _), own in zip(tape.gradients, real, strict=True)]).double()
-    truth = torch.cat([batch.y[own] for (_, batch), own in zip(tape.gradients, real, strict=True)])
+    rows = torch.cat([g[inside] for (g, _), inside in zip(tape.gradients, real, strict=True)]).double()
+    truth = torch.cat([batch.y[inside] for (_, batch), inside in zip(tape.gradients, real, strict=True)])
     rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-30)
     order = torch.randperm(len(truth), generator=rng.stream(setup.spec.seed, "attack", "labels"))
-    known = torch.cat([order[truth[order] == one][:KNOWN] for one in truth.unique()])
+    examples = torch.cat([order[truth[order] == label][:KNOWN] for label in truth.unique()])
     hidden = torch.ones(len(truth), dtype=torch.bool)
-    hidden[known] = False
+    hidden[examples] = False
     if not bool(hidden.any()):
         return None
-    guessed = truth[known][(rows[hidden] @ rows[known].T).argmax(-1)]
-    commonest = truth[known].new_tensor(int(torch.bincount(truth).argmax()))
+    guessed = truth[examples][(rows[hidden] @ rows[examples].T).argmax(-1)]
+    commonest = truth[examples].new_tensor(int(torch.bincount(truth).argmax()))
     return {
         "samples": int(hidden.sum()),
-        "known": len(known),
+        "known": len(examples),
         "labels_accuracy": float((guessed == truth[hidden]).double().mean()),
         "labels_blind": float((truth[hidden] == commonest).double().mean()),
     }

@@ -49,13 +49,13 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
     }
     details = {str(name): _tried(name, attacks[name]) for name in asked.kinds}
     figures: dict[str, float] = {}
-    for found in details.values():
-        for name, value in (found or {}).items():
+    for result in details.values():
+        for name, value in (result or {}).items():
             if name in ATTACKED:
                 figures[name] = value.value if isinstance(value, Estimate) else value
-    known = {name: found for name, found in details.items() if found is not None}
+    carried_out = {name: result for name, result in details.items() if result is not None}
     return figures, {
-        name: {key: _plain(value) for key, value in found.items()} for name, found in known.items()
+        name: {key: _plain(value) for key, value in result.items()} for name, result in carried_out.items()
     }
 
 

@@ -87,13 +87,13 @@ def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: i
     index, member = candidates(setup.federation, pairs)
     watched = replace(setup.federation, splits={**setup.federation.splits, CANDIDATES: index})
     target = log_odds(setup, watched, run, number)
-    found: dict[int, tuple[Array, NDArray[np.bool_]]] = {}
+    outcomes: dict[int, tuple[Array, NDArray[np.bool_]]] = {}
     for some in _stacks(setup, shadows):
-        found |= _trained(setup, watched, pairs, some)
-    kept = [number for number in found if number ^ 1 in found]  # of a pair both, or samples lack one side
+        outcomes |= _trained(setup, watched, pairs, some)
+    kept = [number for number in outcomes if number ^ 1 in outcomes]  # of a pair both, else one side lacks
     scores: dict[str, Array] = {}
     if len(kept) >= FEWEST:
-        odds, within = np.stack([found[n][0] for n in kept]), np.stack([found[n][1] for n in kept])
+        odds, within = np.stack([outcomes[n][0] for n in kept]), np.stack([outcomes[n][1] for n in kept])
         scores = {"lira": lira(target, odds, within), "rmia": rmia(target, odds)}
     if (moved := transcript(setup, watched)) is not None:
         scores["transcript"] = moved
@@ -112,7 +112,9 @@ def _trained(
             run.step()
     except Diverged:
         alone = (_trained(setup, watched, pairs, [number]) for number in numbers)
-        return {} if len(numbers) == 1 else {key: value for one in alone for key, value in one.items()}
+        return (
+            {} if len(numbers) == 1 else {key: value for outcome in alone for key, value in outcome.items()}
+        )
     flags = (_flags(pairs, setup.federation, coin) for coin in coins)
     return {
         number: (log_odds(setup, watched, run, place), flag)
@@ -132,9 +134,9 @@ def draw_pairs(setup: Setup, most: int) -> Pairs:
     alone = None if federation.users is None else _at_one_client(federation, federation.users)
     rows = []
     for client in range(federation.clients):
-        own = [_attackable(federation, split, client, alone) for split in ("train", "test")]
-        n = min(map(len, own))
-        places = [each[drawn.permutation(len(each))[:n]].tolist() for each in own]
+        places_of_split = [_attackable(federation, split, client, alone) for split in ("train", "test")]
+        n = min(map(len, places_of_split))
+        places = [each[drawn.permutation(len(each))[:n]].tolist() for each in places_of_split]
         rows += [(client, one, other) for one, other in zip(*places, strict=True)]
     chosen = sorted(drawn.permutation(len(rows))[:most].tolist())
     return Pairs(*torch.tensor([rows[n] for n in chosen], dtype=torch.int64).view(-1, 3).unbind(1))
@@ -205,8 +207,8 @@ def candidates(federation: Federation, pairs: Pairs) -> tuple[Tensor, NDArray[np
     width = 2 * int(torch.bincount(pairs.client, minlength=federation.clients).max())
     index = train.new_full((federation.clients, width), -1)
     for client in pairs.client.unique().tolist():
-        own = pairs.client == client
-        row = torch.cat([train[client, pairs.train[own]], test[client, pairs.test[own]]])
+        inside = pairs.client == client
+        row = torch.cat([train[client, pairs.train[inside]], test[client, pairs.test[inside]]])
         index[client, : len(row)] = row
     return index, _flags(pairs, federation, torch.ones(len(pairs.client), dtype=torch.bool))
 
@@ -214,19 +216,19 @@ def candidates(federation: Federation, pairs: Pairs) -> tuple[Tensor, NDArray[np
 def _flags(pairs: Pairs, federation: Federation, coin: Tensor) -> NDArray[np.bool_]:
     """Return which attacked samples are trained on if a coin says so of each pair, in the order of the split."""
     flags = [
-        torch.cat([coin[own], ~coin[own]])
+        torch.cat([coin[inside], ~coin[inside]])
         for c in range(federation.clients)
-        if (own := pairs.client == c).any()
+        if (inside := pairs.client == c).any()
     ]
-    made: NDArray[np.bool_] = torch.cat(flags).numpy()
-    return made
+    flag: NDArray[np.bool_] = torch.cat(flags).numpy()
+    return flag
 
 
 def log_odds(setup: Setup, watched: Federation, run: Simulation, number: int) -> Array:
     """Return the log odds of the label of each attacked sample; minus the loss where numbers are predicted."""
     model: Any = shared_model(run, number)
-    found = applied(setup.problem, watched, setup.rows, model, CANDIDATES)
-    odds: Array = _odds(found.outputs.double(), found.batch).cpu().numpy()
+    outputs = applied(setup.problem, watched, setup.rows, model, CANDIDATES)
+    odds: Array = _odds(outputs.outputs.double(), outputs.batch).cpu().numpy()
     return odds
 
 
@@ -287,9 +289,11 @@ def transcript(setup: Setup, watched: Federation) -> Array | None:
             seen = True
             continue
         for client, row, here in zip(message.ids.tolist(), rows, message.taking_part.tolist(), strict=True):
-            own = owner == client
-            if here and bool(own.any()):
-                score[own] += _raised(problem.predict, model, row, Batch(*(part[own] for part in batch)))
+            inside = owner == client
+            if here and bool(inside.any()):
+                score[inside] += _raised(
+                    problem.predict, model, row, Batch(*(part[inside] for part in batch))
+                )
                 seen = True
     return score.numpy() if seen else None
 

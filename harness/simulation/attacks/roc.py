@@ -43,10 +43,10 @@ def detection(inside: Array, outside: Array, false: float) -> Estimate:
     """
     accused = math.floor(false * len(outside) + 1e-9)
     threshold = np.sort(outside)[::-1][accused]
-    found, m = int((inside > threshold).sum()), len(inside)
-    low = float(beta.ppf(0.025, found, m - found + 1)) if found else 0.0
-    high = float(beta.ppf(0.975, found + 1, m - found)) if found < m else 1.0
-    return Estimate(found / m, low, high)
+    hits, m = int((inside > threshold).sum()), len(inside)
+    low = float(beta.ppf(0.025, hits, m - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(0.975, hits + 1, m - hits)) if hits < m else 1.0
+    return Estimate(hits / m, low, high)
 
 
 def largest_rate(others: int, false: float) -> float:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.clients.batches import Batches
+from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Part
+from harness.core.wire.message import Part, Statistic
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 
@@ -90,7 +90,7 @@ class TapChannel(Channel):
         super().__init__(clients, **options)
         self._tape = tape
 
-    def down(self, *vectors: Tensor) -> Any:
+    def down(self, *vectors: Tensor | Statistic) -> Any:
         """Send vectors of the server, which everybody sees."""
         arrived = super().down(*vectors)
         self._tape.hear(_parts(arrived))
@@ -144,12 +144,12 @@ class TapClients(Clients):
         self.tape = tape
         super().__init__(*arguments, **options)
 
-    def batches(self, *arguments: Any, **options: Any) -> Batches:
-        """Draw batches."""
-        made = super().batches(*arguments, **options)
+    def _drawn(self, plan: BatchPlan) -> Batches:
+        """Draw batches and record the first positions."""
+        batches = super()._drawn(plan)
         if self.tape.positions is None:
-            self.tape.positions = made.positions.cpu()
-        return made
+            self.tape.positions = batches.positions.cpu()
+        return batches
 
 
 def tapped(setup: Setup) -> tuple[Simulation, Tape]:

@@ -6,7 +6,7 @@ import pytest
 
 from datasets import load
 from datasets.errors import DataError
-from datasets.labels import alike, folded
+from datasets.labels import folded, similar_groups
 from harness.config.fields import DataSpec
 from harness.config.settings import checked
 from harness.core.registry import UserError
@@ -137,4 +137,4 @@ def test_a_truth_value_names_the_class_yes(table):
 
 def test_folding():
     assert folded(" >50K. ") == folded(">50k") and folded("a\u00a0 b") == folded("A b")
-    assert alike(["a", "b", "A", "c."]) == [["a", "A"]]
+    assert similar_groups(["a", "b", "A", "c."]) == [["a", "A"]]

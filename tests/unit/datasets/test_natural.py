@@ -15,11 +15,11 @@ import torch
 
 from datasets import DataError, describe, load, natural
 from datasets.cache import SourceError
-from datasets.client_statistics import unpacked
+from datasets.client_statistics import unpack
 from datasets.counting import count
 from datasets.errors import FederationError
 from datasets.federation import federate
-from datasets.natural_tables import NATURAL, RDATASETS, marked
+from datasets.natural_tables import NATURAL, RDATASETS, fill_and_mark
 from datasets.partition import Natural, PartitionError
 from datasets.picture import picture
 
@@ -106,11 +106,11 @@ class Reader:
 )
 def test_nothing_but_frames_is_unpickled(content, reason):
     with pytest.raises(SourceError, match=reason):
-        natural.unpickled(content)
+        natural.unpickle_frame(content)
 
 
 def test_a_frame_comes_back():
-    pd.testing.assert_frame_equal(natural.unpickled(compressed(frame(CHEMISTRY))), frame(CHEMISTRY))
+    pd.testing.assert_frame_equal(natural.unpickle_frame(compressed(frame(CHEMISTRY))), frame(CHEMISTRY))
 
 
 def test_the_cache_keeps_plain_text(offline, wheel):
@@ -200,7 +200,7 @@ def test_an_unknown_attribute_names_the_known(offline, wheel):
 def test_missing_numbers_are_marked_without_looking_at_the_data():
     """The filling must not be a statistic: one client's samples would change another's features."""
     given = pd.DataFrame({"a": [1.0, np.nan, 100.0], "b": [1.0, 2.0, 3.0]})
-    found = marked(given, {"a": 5.0, "b": 7.0})
+    found = fill_and_mark(given, {"a": 5.0, "b": 7.0})
     assert found["a"].tolist() == [1, 5, 100] and found["a missing"].tolist() == [0, 1, 0]
     assert "b missing" not in found
 
@@ -210,7 +210,7 @@ def test_clients_have_the_names_of_the_values_and_no_feature_tells_them(offline,
     federation = federate(data, Natural(), None, np.random.default_rng(0))
     assert federation.names == ("1", "2", "3") and federation.clients == 3
     held = count(federation)
-    assert unpacked(held.title, held.packed()) == held
+    assert unpack(held.title, held.packed()) == held
     labels = picture([held]).subfigs[0].axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["1", "2", "3"]
     by_sex = federate(data, Natural("gender"), None, np.random.default_rng(0))

@@ -414,7 +414,7 @@ def test_the_options_of_a_data_set_are_those_of_its_reader(name):
     entry = CATALOG[name]
     taken = {*signature(entry.defined or entry.read).parameters}
     assert {*entry.options} - taken <= {"path"}
-    assert taken - {*entry.options} <= {"name", "found", "task"}  # the last where there are numbers
+    assert taken - {*entry.options} <= {"name", "copy", "task"}  # the last where there are numbers
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_own_matrix_is_used_as_given() -> None:
         (((1.5, -0.5), (-0.5, 1.5)), "negative"),
         (((float("nan"), 1.0), (1.0, 0.0)), "not finite"),
         (((1.0, 0.0), (0.0, 1.0)), "not connected"),
-        (((0.0, 1.0), (1.0, 0.0)), "never comes to rest"),
+        (((0.0, 1.0), (1.0, 0.0)), "does not converge"),
     ],
 )
 def test_own_matrices_that_do_not_average_are_refused(

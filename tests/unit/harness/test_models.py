@@ -316,12 +316,11 @@ def test_a_transformer_reads_symbols_in_their_order() -> None:
     assert net(codes)[1].isnan().all() and torch.equal(net(codes)[0], scores[0])
 
 
-def test_describe_lists_every_model_in_one_line_each() -> None:
-    rows = describe()
-    assert [row["name"] for row in rows] == names()
-    assert all(row["summary"].endswith(".") and "\n" not in row["summary"] for row in rows)
-    assert all(row["inputs"] for row in rows)
-    assert next(row for row in rows if row["name"] == "mlp")["settings"] == "hidden=(64,), activation='relu'"
+def test_every_model_is_described_in_one_line() -> None:
+    rows = {name: describe(name) for name in names()}
+    assert all(row["summary"].endswith(".") and "\n" not in row["summary"] for row in rows.values())
+    assert all(row["inputs"] for row in rows.values())
+    assert rows["mlp"]["settings"] == "hidden=(64,), activation='relu'"
 
 
 @pytest.mark.parametrize(

@@ -368,9 +368,7 @@ def test_settings_are_checked_by_annotation_or_default():
 
     registered(tuned)
     assert complete("mine", {"widths": [3, 2], "slope": 0, "skip": True})["widths"] == (3, 2)
-    assert (
-        next(row for row in describe() if row["name"] == "mine")["summary"] == "Has settings of every type."
-    )
+    assert describe("mine")["summary"] == "Has settings of every type."
     for setting, value, says in [
         ("depth", 0, "a positive integer, not 0"),
         ("rate", -1.0, "a positive number, not -1.0"),

@@ -201,15 +201,15 @@ def test_so_many_draws_that_their_rounding_exceeds_delta_are_left_to_renyi(sampl
 
 def test_what_cannot_be_inverted_is_infinite(monkeypatch):
     """Of a distribution with NaN, and where the library says too little: the caller then uses another bound."""
-    (pmf, _) = pld._composed((Event(1.0, 0.1, 100),), DELTA, 2.0**-9)
-    usual = pld._inverted(pmf, DELTA, math.inf)
+    (pmf, _) = pld._compose((Event(1.0, 0.1, 100),), DELTA, 2.0**-9)
+    usual = pld._invert(pmf, DELTA, math.inf)
     assert usual == pytest.approx(_pld(1.0, 0.1, 100), rel=1e-2)
     for wrong in (usual / 2, math.nan, 0.0):
         monkeypatch.setattr(pmf, "get_epsilon_for_delta", lambda delta, wrong=wrong: wrong)
-        assert pld._inverted(pmf, DELTA, math.inf) == math.inf
+        assert pld._invert(pmf, DELTA, math.inf) == math.inf
     monkeypatch.undo()
     pmf._probs[-7] = math.nan
-    assert pld._inverted(pmf, DELTA, math.inf) == math.inf
+    assert pld._invert(pmf, DELTA, math.inf) == math.inf
 
 
 @pytest.mark.slow

@@ -56,8 +56,8 @@ class _RowProduct(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor, b: Tensor) -> Tensor:
         """Return the product, padded where that is of use."""
-        found = None if _exactly() else padding(b)
-        return torch.matmul(a, b) if found is None else _padded(a, b, *found)
+        paddings = None if _exactly() else padding(b)
+        return torch.matmul(a, b) if paddings is None else _padded(a, b, *paddings)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -178,7 +178,7 @@ def _runs_at_once(b: Tensor, runs: int, each: int, *, gradient: bool) -> int:
     """
     if runs == 1 or _exactly() or b.device.type != "cpu":
         return runs
-    kinds = [_kind(one) for one in (b, *([b.mT] if gradient else []))]
+    kinds = [_kind(matrix) for matrix in (b, *([b.mT] if gradient else []))]
     if any(_found(kind) is None for kind in kinds):
         return 1
     if runs * each <= TRIED or all(_alike(kind, runs, each) for kind in kinds):
@@ -189,14 +189,14 @@ def _runs_at_once(b: Tensor, runs: int, each: int, *, gradient: bool) -> int:
 @lru_cache(maxsize=4096)
 def _alike(kind: _Kind, runs: int, each: int) -> bool:
     """Whether the rows of many runs round in one product as the rows of each run do in its own."""
-    found = _found(kind)
-    assert found is not None
+    paddings = _found(kind)
+    assert paddings is not None
     with _disable_current_modes(), torch.no_grad():
         rows, matrix = kind.drawn(runs * each)
-        wide = _padded(rows, matrix, *found)
+        wide = _padded(rows, matrix, *paddings)
         return all(
-            torch.equal(_padded(own, matrix, *found), part)
-            for own, part in zip(rows.split(each, -2), wide.split(each, -2), strict=True)
+            torch.equal(_padded(single, matrix, *paddings), part)
+            for single, part in zip(rows.split(each, -2), wide.split(each, -2), strict=True)
         )
 
 

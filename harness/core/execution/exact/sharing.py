@@ -118,6 +118,8 @@ def over_rows(fn: Callable[..., T], shared: Flags) -> Callable[..., T]:
     """
     if not any(shared):
         return torch.func.vmap(fn, randomness="error")
-    inner = torch.func.vmap(fn, in_dims=tuple(None if one else 0 for one in shared), randomness="error")
-    outer_dims = tuple(0 if one else 1 for one in shared)
+    inner = torch.func.vmap(
+        fn, in_dims=tuple(None if is_shared else 0 for is_shared in shared), randomness="error"
+    )
+    outer_dims = tuple(0 if is_shared else 1 for is_shared in shared)
     return torch.func.vmap(inner, in_dims=outer_dims, out_dims=1, randomness="error")

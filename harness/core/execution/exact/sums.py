@@ -16,7 +16,7 @@ def combined(weights: Tensor, rows: Tensor) -> Tensor:
     weights = weights.expand(*lead, *weights.shape[-2:])  # runs may share one matrix
     shape = (*lead, weights.shape[-2], rows.shape[-1])
     each = (part.reshape(lead.numel(), *part.shape[-2:]).split(1) for part in (weights, rows))
-    return torch.cat([torch.bmm(one, row) for one, row in zip(*each, strict=True)]).view(shape)
+    return torch.cat([torch.bmm(weight, row) for weight, row in zip(*each, strict=True)]).view(shape)
 
 
 def summed(weights: Tensor, rows: Tensor, members: Tensor) -> Tensor:
@@ -28,4 +28,6 @@ def summed(weights: Tensor, rows: Tensor, members: Tensor) -> Tensor:
     if rows.ndim == 2 or bool(members.all()):
         return combined(weights, rows).squeeze(-2)
     each = zip(weights, rows, members.to(rows.device), strict=True)
-    return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
+    return torch.stack(
+        [combined(weight[:, clients], row[clients]).squeeze(-2) for weight, row, clients in each]
+    )

@@ -182,14 +182,19 @@ def miniature(rule):
     return Problem("miniature", "minimax", init, loss, project=rule), federation_of(slopes)
 
 
+SIMPLEX = project_simplex, (1.25, 0.375, 0.625), 230
+RENORM = renorm, (1.142038, 0.428981, 0.571019), 120
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PLAIN, "fednest"])
 @pytest.mark.parametrize(
-    ("rule", "expected", "rounds"),
-    [(project_simplex, (1.25, 0.375, 0.625), 230), (renorm, (1.142038, 0.428981, 0.571019), 120)],
+    ("name", "rule", "expected", "rounds"),
+    [*((name, *SIMPLEX) for name in [*PLAIN, "fednest"]), ("local_sgda", *RENORM), ("fednest", *RENORM)],
 )
 def test_the_simplex_rule_decides_the_limit(name, rule, expected, rounds):
-    """Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
+    """Every method goes by the rule of the problem, so the other rule is tried with two.
+
+    Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
 
     Cutting off and dividing by the sum stops where L_c is proportional to y_c: y_2 = x / 2 again, and
     L_1 / L_2 = y_1 / y_2, at x = 1.142038. Both hold for any step size; descent ascent is fastest near 0.25.

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from harness.api.making import run
 from harness.cli import options, parser
 from harness.cli.commands import LISTS as PRINTED
 from harness.config.lists import LISTS
@@ -19,10 +21,12 @@ LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorit
 PLUGIN = str(Path(__file__).parents[4] / "docs" / "examples" / "plugin.py")
 
 
-def last_line(script, *arguments):
+def last_line(script, *arguments, **variables):
     """Return the last line that a script prints in a process of its own."""
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **variables}
+    )
     return done.stdout.splitlines()[-1]
 
 
@@ -75,6 +79,25 @@ def test_a_data_set_of_a_plugin_is_listed():
     assert row["available"] and row["reason"] == "inside scikit-learn"
 
 
+@pytest.mark.slow
+def test_neither_a_command_nor_a_recording_imports_the_compiler():
+    """It takes two seconds. Operations on torch's meta device import it, and sympy."""
+    late = {"torch._dynamo", "torch._inductor", "sympy", "scipy.stats", "scipy.optimize"}
+    script = (
+        "import sys, torch\n"
+        "from harness.cli.parser import main\n"
+        "from harness.core.execution.simplify import simplified\n"
+        "from harness.core.execution.tracing import record\n"
+        "main(['plan', '--data', 'breast-cancer', '--algorithm', 'fedavg', '--rounds', '2'])\n"
+        "exp = torch.func.vmap(torch.exp)\n"
+        "fn = lambda x: torch.autograd.grad(exp(z := x.detach().requires_grad_()).sum(), z)\n"
+        "record(fn, (torch.ones(2, 3),))\n"
+        "simplified(record(lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,), (torch.ones(2, 3),)))\n"
+        f"print(*sorted({late | {'matplotlib', 'opacus', 'sklearn'}} & set(sys.modules)))"
+    )
+    assert last_line(script) == ""
+
+
 def test_lists_have_rows_in_a_process_of_their_own():
     """What registers ours has to be imported by the lists, not by something that other commands import."""
     script = (
@@ -104,3 +127,62 @@ def test_the_precisions_are_those_of_a_run():
 
 def test_what_is_listed_is_what_can_be_listed():
     assert {*LISTS, "data"} == set(PRINTED)
+
+
+def first_with_torch(lines):
+    """Carry out commands in a process of its own; return the first after which torch is imported, if any."""
+    script = (
+        "import json, sys\n"
+        "from harness.cli.parser import main\n"
+        "def torch(line):\n"
+        "    assert main(line.split()) == 0, line\n"
+        "    return 'torch' in sys.modules\n"
+        "print(json.dumps(next(filter(torch, json.loads(sys.argv[1])), None)))"
+    )
+    return json.loads(last_line(script, json.dumps(lines)))
+
+
+def test_what_lists_parts_starts_without_torch():
+    """Except data, as whoever looks for them imports what reads them."""
+    assert first_with_torch([f"list {what}" for what in PRINTED if what != "data"]) is None
+    assert first_with_torch(["list codecs", "list data", "list models"]) == "list data"
+
+
+@pytest.mark.slow
+def test_what_reads_results_of_our_parts_starts_without_torch(tmp_path):
+    spec = {
+        "data": "breast-cancer",
+        "partition": {"kind": "iid", "clients": 3},
+        "model": "logistic",
+        "rounds": 2,
+    }
+    private = {"placement": "central", "epsilon": 32, "clip": 1.0}
+    for algorithm, privacy in (("fedavg", None), ("scaffold", private)):
+        run({**spec, "algorithm": algorithm, "privacy": privacy}, tmp_path / "results")
+    commands = (
+        *("status DIR", "leaderboard DIR", "recommend DIR --where accuracy>=0.1", "verify DIR"),
+        *("report DIR", "export DIR --csv DIR.csv", "archive DIR DIR.tar.gz", "completion bash"),
+        "epsilon --noise-multiplier 1 --rounds 10 --clip 1",
+    )
+    assert first_with_torch([line.replace("DIR", str(tmp_path / "results")) for line in commands]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan --data breast-cancer --algorithm fedavg --untimed",
+        "check fedavg",
+        "data draw FILE.svg --data breast-cancer",
+    ],
+)
+def test_what_computes_takes_one_thread(line, tmp_path):
+    script = (
+        "import sys\n"
+        "from harness.cli.parser import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "import torch\n"
+        "print(torch.get_num_threads())"
+    )
+    arguments = line.replace("FILE", str(tmp_path / "parts")).split()
+    assert last_line(script, *arguments, OMP_NUM_THREADS="2") == "1"

@@ -5,9 +5,9 @@ import json
 import pytest
 
 import harness
-from harness.config.recorded import completed, essential, identity, run_id, versions
-from harness.config.run import read_spec
-from harness.core.algorithm import ALGORITHMS
+from harness.config.recorded import BUILT_IN, RUN_FIELDS, completed, essential, identity, run_id, versions
+from harness.config.run import RunSpec, read_spec
+from harness.core.algorithm import ALGORITHMS, Release
 
 NAMED = {
     "3fb84aec5bdf75bb": {
@@ -82,6 +82,24 @@ def test_only_adaptive_clips_have_a_version_of_their_own():
         )
 
     assert found("adaptive") == found(1.0) | {"adaptive_clip": 2}
+
+
+def test_the_algorithms_that_find_known_terms_have_the_setting_of_their_release():
+    listed = {name for name, part in BUILT_IN["algorithm"].items() if "release" in part["defaults"]}
+    assert listed == {name for name in ALGORITHMS if issubclass(ALGORITHMS[name], Release)} != set()
+
+
+def test_all_fields_of_a_run_are_known_without_its_class():
+    assert set(RUN_FIELDS) == RunSpec.model_fields.keys()
+
+
+def test_a_record_cannot_leave_out_what_is_not_at_its_default():
+    """Defaults are those of the file, whatever the record says of itself."""
+    spec = read_spec({"data": "adult", **NAMED["adc49ec0a6ab8e2b"]}).model_dump(mode="json")
+    code = versions(spec)
+    del spec["algorithm"]["lr"]  # 0.3
+    assert run_id(spec, "d", code) != "adc49ec0a6ab8e2b"
+    assert completed(spec)["algorithm"]["lr"] == 0.1
 
 
 LOCAL = {"placement": "local", "epsilon": 1.0}

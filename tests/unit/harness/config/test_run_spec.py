@@ -5,18 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from harness.config import recorded
-from harness.config.fields import PartitionSpec
-from harness.config.recorded import identity, versions
-from harness.config.run import RunSpec, read_spec
+from harness.config.recorded import identity, run_id, versions
+from harness.config.run import read_spec
 from harness.config.yaml import read_yaml
+from harness.core import ALGORITHMS
 from harness.core.registry import Incompatible, UserError
-from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacyFields
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},
@@ -195,15 +194,33 @@ def test_everything_that_decides_the_result_changes_the_name(path, value):
     assert name(changed(path, value)) != name(WHOLE)
 
 
-def test_versions_of_the_parts_change_the_name(monkeypatch):
-    from dataclasses import replace
+@pytest.fixture
+def raised(monkeypatch):
+    """Raise the version of FedAvg in its class."""
+    meta = ALGORITHMS["fedavg"].meta
+    monkeypatch.setattr(ALGORITHMS["fedavg"], "meta", replace(meta, version=meta.version + 1))
+    recorded._current.cache_clear()
+    yield meta.version + 1
+    recorded._current.cache_clear()
 
-    from harness.core import ALGORITHMS
 
-    before = name(WHOLE)
-    cls = ALGORITHMS["fedavg"]
-    monkeypatch.setattr(cls, "meta", replace(cls.meta, version=cls.meta.version + 1))
+def test_versions_of_the_parts_change_the_name(monkeypatch, raised):
+    before = run_id(read_spec(WHOLE).model_dump(mode="json"), "d", versions(read_spec(WHOLE).model_dump()))
+    monkeypatch.setitem(recorded.BUILT_IN["algorithm"]["fedavg"], "version", raised)
     assert name(WHOLE) != before
+
+
+def test_a_run_whose_parts_are_not_those_of_the_file_has_no_name(monkeypatch, raised):
+    """It would be that of a run of the version before, whose results would count as its own."""
+    with pytest.raises(UserError, match=r"algorithm fedavg: its version .*python -m tests.golden.update"):
+        name(WHOLE)
+    monkeypatch.setitem(recorded.BUILT_IN["algorithm"]["fedavg"], "version", raised)
+    recorded._current.cache_clear()
+    assert name(WHOLE)
+    monkeypatch.setitem(recorded.BUILT_IN["section"]["run"]["defaults"], "rounds", 50)
+    recorded._current.cache_clear()
+    with pytest.raises(UserError, match="section run: its version or defaults"):
+        name(WHOLE)
 
 
 def test_a_spec_survives_being_written_down():
@@ -394,58 +411,14 @@ def test_yaml_that_would_run_code_is_refused(tmp_path):
         read_yaml(path)
 
 
-def test_a_changed_default_renames_the_runs_that_use_it():
-    """Names leave out what is at its default: a changed default would give one name to two different runs.
-
-    Whoever changes one of these gives the setting another name, or raises the version of what it belongs to.
-    """
-    sections = {
-        "privacy": PrivacyFields,
-        "compression": Compression,
-        "partition": PartitionSpec,
-        "run": RunSpec,
-    }
-    found = {
-        f"{name}.{field}": about.get_default(call_default_factory=True)
-        for name, section in sections.items()
-        for field, about in section.model_fields.items()
-        if not about.is_required()
-        and about.get_default(call_default_factory=True) not in (None, False, (), {})
-    }
-    assert found == {
-        "privacy.unit": "client",
-        "privacy.clip": 10.0,
-        "privacy.delta": 1e-5,
-        "privacy.mechanism": "independent",
-        "privacy.factorization": "optimal",
-        "privacy.noise": "shared",
-        "privacy.draws": "own",
-        "privacy.accountant": "pld",
-        "compression.select": "top_k",
-        "compression.codec": "float32",
-        "partition.test": 0.3,
-        "partition.standardize": True,
-        "run.problem": {"kind": "classify"},
-        "run.rounds": 100,
-        "run.eval_every": 10,
-        "run.compression": Compression(),
-    }
-
-
 def test_a_new_setting_renames_no_run(monkeypatch):
     """Settings at their defaults are left out one by one, also those of algorithms, models and partitions."""
-    before = name(WHOLE)
-    usual = recorded._of_class
-
-    def without(cls):
-        return {key: value for key, value in usual(cls).items() if key != "server_lr"}
-
-    monkeypatch.setattr(recorded, "_of_class", without)
-    assert name(WHOLE) != before  # the setting then stands in the name
-    shorter = read_spec(WHOLE).model_copy(
-        update={"algorithm": {k: v for k, v in read_spec(WHOLE).algorithm.items() if k != "server_lr"}}
-    )
-    assert identity(shorter, "d") == before
+    spec = read_spec(WHOLE).model_dump(mode="json")
+    before, code = name(WHOLE), versions(spec)
+    monkeypatch.delitem(recorded.BUILT_IN["algorithm"]["fedavg"]["defaults"], "server_lr")
+    assert run_id(spec, "d", code) != before  # the setting then stands in the name
+    del spec["algorithm"]["server_lr"]
+    assert run_id(spec, "d", code) == before
 
 
 def test_strict_is_said_of_private_runs_only():

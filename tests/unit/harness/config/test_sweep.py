@@ -138,7 +138,7 @@ def test_a_suite_that_cannot_be_meant_is_refused(content, message):
 
 def test_the_command_line_takes_the_place_of_a_suites_lists():
     content = {"base": BASE, "sweep": [{"seed": [0, 1]}, {"seed": [0], "rounds": [3, 4]}]}
-    found = make_suite(content, instead={"seed": ["5..6"]}).cells
+    found = make_suite(content, instead={"seed": ["5..6"]}).combinations
     assert sorted((cell.spec.rounds, cell.spec.seed) for cell in found) == [
         (2, 5),
         (2, 6),

@@ -29,7 +29,7 @@ def suite(tune, sweep=None, base=None, **parts):
 
 def found(tune, **parts):
     made = suite(tune, **parts)
-    return searches(made.cells, made.tune)
+    return searches(made.combinations, made.tune)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_setting_is_either_swept_or_tuned():
 
 def test_selection_samples_are_the_same_under_every_seed():
     made = suite({"settings": LR})
-    assert {cell.spec.partition.selection_seed for cell in made.cells} == {0}
+    assert {cell.spec.partition.selection_seed for cell in made.combinations} == {0}
     untuned = make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg"]}})
-    assert untuned.cells[0].spec.partition.selection_seed is None
+    assert untuned.combinations[0].spec.partition.selection_seed is None
 
 
 def test_a_combination_takes_the_settings_that_it_has():
@@ -132,7 +132,8 @@ def test_a_setting_may_be_searched_by_named_algorithms_only():
     server = {"algorithm.server_lr": {"log_uniform": [0.01, 1], "algorithms": ["fedadam"]}}
     made = suite({"settings": LR | server}, sweep={"algorithm": ["fedavg", "fedadam"]})
     paths = {
-        search.cells[0].spec.algorithm["name"]: search.paths for search in searches(made.cells, made.tune)
+        search.cells[0].spec.algorithm["name"]: search.paths
+        for search in searches(made.combinations, made.tune)
     }
     assert paths == {"fedavg": ("algorithm.lr",), "fedadam": ("algorithm.lr", "algorithm.server_lr")}
     assert read_tune(made.tune.stored() | {"budget": 25}) == made.tune
@@ -151,7 +152,7 @@ def test_a_profile_may_search_less():
     made = suite({"settings": LR, "budget": 25}, profiles={"smoke": {"tune": {"budget": 5}}})
     assert made.tune.budget == 5
     assert made.tune.sizes() == [5, 2]
-    assert len(runs_of(made.cells, made.tune)) == 2 * (5 + 2)
+    assert len(runs_of(made.combinations, made.tune)) == 2 * (5 + 2)
 
 
 def tried(settings, budget, *paths):

@@ -1,6 +1,5 @@
 """A run computed again says whether its record is true; what cannot be computed again is not called false."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -9,9 +8,8 @@ import pandas as pd
 import pytest
 
 from harness.config import plugins
-from harness.config.recorded import run_id
+from harness.config.recorded import BUILT_IN, run_id
 from harness.config.run import read_spec
-from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, UserError
 from harness.executors import records
 from harness.executors import replay as module
@@ -208,11 +206,11 @@ def test_noise_of_the_system_is_not_compared(tmp_path):
 
 def test_other_versions_and_missing_plugins_are_not_compared(made, monkeypatch):
     (run,) = made.run_folders()
-    plain = ALGORITHMS["fedavg"].meta
-    monkeypatch.setattr(ALGORITHMS["fedavg"], "meta", dataclasses.replace(plain, version=99))
+    plain = BUILT_IN["algorithm"]["fedavg"]["version"]
+    monkeypatch.setitem(BUILT_IN["algorithm"]["fedavg"], "version", 99)
     found = replay(made, run.path.name)
     assert found.state == "not compared"
-    assert f"algorithm {plain.version}, here 99" in found.reason
+    assert f"algorithm {plain}, here 99" in found.reason
     monkeypatch.setattr(
         records, "versions_of", lambda spec: {}
     )  # as where a part of the spec is not registered
@@ -243,7 +241,7 @@ def test_data_that_were_replaced_are_not_compared(data, tmp_path):
         ({"metrics": "none"}, "not evaluations"),
         ({"bytes_up": [1]}, "not evaluations"),
         ({"timing": 3}, "not evaluations"),
-        ({"round": 1}, "said to be finished"),
+        ({"round": 1}, "marked as finished"),
     ],
 )
 def test_records_that_tables_cannot_read_are_refused(line, why, copy):

@@ -5,7 +5,7 @@ import pytest
 from harness.config.sweep import expand
 from harness.executors.suites import in_suite
 from harness.report import leaderboard
-from harness.report.tables.columns import columns
+from harness.report.tables.columns import narrow_columns
 from harness.storage.store import Store
 
 BASE = {
@@ -44,7 +44,7 @@ def test_skipped_rows_are_ranked_with_the_task_they_are_of(combinations, tmp_pat
     for name, value in {"dataset": "breast-cancer", "problem": "classify", "alpha": 0, "beta": 0}.items():
         assert set(frame[name]) == {value}, name
     assert set(frame["dp_unit"].dropna()) == {"client"}
-    headings = [column.heading for column in columns(frame)]
+    headings = [column.heading for column in narrow_columns(frame)]
     assert headings == ["#", "Algorithm", "Model for", "DP", "ε total", "Runs"]
 
 

@@ -60,7 +60,6 @@ def spec(algorithm="fedavg", hidden=(1000, 1000), clients=20, **fields):
 
 DIGITS = {"data": {"name": "digits"}}
 KINDS = {
-    "9 million parameters": [spec(hidden=(2990, 2990), clients=5)],
     "convolutions in a loop": [
         spec("scaffold", clients=8, **DIGITS, model={"name": "fedavg_cnn", "hidden": 4096})
     ],

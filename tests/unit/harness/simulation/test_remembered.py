@@ -162,7 +162,7 @@ def test_runs_of_one_seed_are_evaluated_at_once_as_each_alone(model, monkeypatch
     for run in (*alone, stack):
         run.step()
     expected = [run.evaluate(final=True) for run in alone]
-    monkeypatch.setattr("harness.simulation.simulation.applied", None)  # that of a single model
+    monkeypatch.setattr("harness.simulation.outputs.applied", None)  # that of a single model
     for number, single in enumerate(expected):
         found = stack.evaluate(number, final=True)
         assert found.metrics == single.metrics

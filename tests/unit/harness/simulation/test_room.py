@@ -80,9 +80,9 @@ def test_a_worker_has_its_share(data, left, monkeypatch) -> None:
 
 def test_workers_share_what_is_left(monkeypatch) -> None:
     monkeypatch.setattr(scheduler, "room", lambda: Room(9_000, "limit of a test"))
-    assert scheduler._shared(Execution(stack=2), 3) == Execution(stack=2, memory=3_000)
+    assert scheduler._share_of_memory(Execution(stack=2), 3) == Execution(stack=2, memory=3_000)
     monkeypatch.setattr(scheduler, "room", lambda: None)
-    assert scheduler._shared(Execution(), 3) == Execution()
+    assert scheduler._share_of_memory(Execution(), 3) == Execution()
 
 
 def test_small_runs_are_not_gone_through(data, left, monkeypatch) -> None:

@@ -16,7 +16,7 @@ from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
 from harness.simulation import status
 from harness.simulation.status import RunStatus, Watch, overview, run_status
-from harness.storage.run_folder import TAIL_BYTES
+from harness.storage.evaluations import TAIL_BYTES
 from harness.storage.store import Store
 
 SPEC = {
@@ -41,7 +41,7 @@ def begun(store, id, *rounds, **more):
     folder = store.folder(id)
     folder.path.mkdir(parents=True, exist_ok=True)
     for round in rounds:
-        folder.append(line(round, **more))
+        folder.evaluations.append(line(round, **more))
     return folder
 
 
@@ -52,7 +52,7 @@ def test_the_last_whole_line_is_found_from_the_end(store, width, end):
     folder = begun(store, "a", 1, 2, 3, filler="x" * width)
     with open(folder.path / "rounds.jsonl", "a") as file:
         file.write(end)
-    assert folder.last()["round"] == 3
+    assert folder.evaluations.last()["round"] == 3
 
 
 @pytest.mark.parametrize("content", ["", "{", "\n", "1\n"])
@@ -70,7 +70,7 @@ def test_only_the_end_of_a_long_file_is_read(store):
         file.truncate(2**40)
         file.seek(0, 2)
         file.write(b"\n" + json.dumps(line(7)).encode() + b"\n")
-    assert folder.last()["round"] == 7
+    assert folder.evaluations.last()["round"] == 7
 
 
 def test_what_is_left_is_told_by_rounds(store):
@@ -84,12 +84,12 @@ def test_what_is_left_is_told_by_rounds(store):
     assert watch.left({}) is None
     watch.begin(["done", "half"])
     watch.end("done")
-    folder.append(line(30, privacy={"epsilon_total": 2.5}))
+    folder.evaluations.append(line(30, privacy={"epsilon_total": 2.5}))
     now = watch.under_way()
     assert now == {"half": RunStatus(30, {"accuracy": 0.3, "loss": 1.0}, 2.5)}
     assert watch.made(now) == 1.75
     assert watch.left(now) == 50 / 20
-    folder.append(line(40))
+    folder.evaluations.append(line(40))
     watch.end("half")
     assert watch.under_way() == {} and watch.made({}) == 2
     assert watch.left({}) == 40 / 30
@@ -104,7 +104,7 @@ def test_statuses_of_a_moment_ago_need_not_be_read_again(store, monkeypatch):
     folders = {id: begun(store, id, 0, 10) for id in ("a", "b", "c")}
     watch = Watch(store, dict.fromkeys(folders, 40))
     watch.begin(folders)
-    folders["a"].append(line(20))
+    folders["a"].evaluations.append(line(20))
     reads.clear()
     assert {id: one.round for id, one in watch.under_way(3600).items()} == {"a": 10, "b": 10, "c": 10}
     watch.end("b")
@@ -214,7 +214,7 @@ def test_without_a_terminal_a_long_suite_has_a_line_for_every_tenth(store, capsy
 def test_a_label_names_budget_and_ratios_of_a_run():
     private = {"privacy": {"placement": "central", "epsilon": 2, "clip": 1}}
     scheduled = {"compression": {"alpha": [[0, 0.0], [5, 0.5]], "beta": 0.9}}
-    assert board_of.name(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
+    assert board_of.run_label(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
         "fedavg on breast-cancer, ε 2, scheduled alpha, beta 0.9, seed 3"
     )
 

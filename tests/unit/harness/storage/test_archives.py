@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.core.registry import UserError
-from harness.storage.archive import opened, write_archive
+from harness.storage.archive import open_results, write_archive
 from harness.storage.manifest import MANIFEST, Limits, manifest, portable
 from harness.storage.store import Store
 from harness.storage.verification import verify
@@ -106,7 +106,7 @@ def test_unsealed_predictions_are_left_out(copy):
 
 
 def test_an_unpacked_archive_is_a_sound_results_folder(made, packed):
-    with opened(packed) as root:
+    with open_results(packed) as root:
         assert {verdict.state for verdict in verify(Store(root))} == {"sound"}
         read, kept = Store(root).records(), made.records()
         assert [(one.id, one.rounds, one.final) for one in read] == [
@@ -116,7 +116,7 @@ def test_an_unpacked_archive_is_a_sound_results_folder(made, packed):
 
 def test_a_changed_file_is_named_where_seals_would_not(packed, tmp_path, capsys):
     """Whoever rewrites the seals of a run too is found by the manifest, of which others may have a copy."""
-    with opened(packed) as root:
+    with open_results(packed) as root:
         shutil.copytree(root, tmp_path / "open")
     store = json.loads((tmp_path / "open" / "store.json").read_text())
     (tmp_path / "open" / "store.json").write_text(json.dumps(store))
@@ -136,7 +136,7 @@ def test_no_flipped_bit_and_no_cut_goes_unnoticed(count, packed, tmp_path):
         flipped = whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :]
         path.write_bytes(flipped if number % 4 else whole[:place])
         try:
-            with opened(path):
+            with open_results(path):
                 assert gzip.decompress(path.read_bytes()) == gzip.decompress(whole)
         except UserError:
             refused += 1
@@ -161,7 +161,7 @@ def test_members_that_are_no_results_are_refused(contents, fields, why, tmp_path
     inner.mkdir(parents=True)
     listed = all(".." not in name and "checkpoint" not in name and "/x" not in name for name in contents)
     path = tarball(inner / "a.tar.gz", contents, listed=listed, **fields)
-    with pytest.raises(UserError, match=why), opened(path):
+    with pytest.raises(UserError, match=why), open_results(path):
         pass
     assert not list(tmp_path.rglob("evil.json"))
 
@@ -173,7 +173,7 @@ def test_a_member_given_twice_is_refused(tmp_path):
             member = tarfile.TarInfo("results/store.json")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    with pytest.raises(UserError, match="twice"), opened(path):
+    with pytest.raises(UserError, match="twice"), open_results(path):
         pass
 
 
@@ -187,7 +187,7 @@ def test_a_member_given_twice_is_refused(tmp_path):
 )
 def test_an_archive_beyond_the_limits_is_refused(limits, why, tmp_path):
     names = {f"runs/{letter}/spec.json": b"{} " * 4 for letter in "ab"}
-    with pytest.raises(UserError, match=why), opened(tarball(tmp_path / "a.tar.gz", names), limits):
+    with pytest.raises(UserError, match=why), open_results(tarball(tmp_path / "a.tar.gz", names), limits):
         pass
 
 
@@ -195,7 +195,7 @@ def test_an_archive_padded_without_end_is_refused(packed, tmp_path):
     """Zeros compress a thousandfold; what comes after the last member is not read without a bound."""
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(gzip.decompress(packed.read_bytes()) + bytes(1 << 22)))
-    with pytest.raises(UserError, match="goes on after its last member"), opened(path):
+    with pytest.raises(UserError, match="goes on after its last member"), open_results(path):
         pass
 
 

@@ -16,9 +16,9 @@ from harness.config.recorded import results_folder
 from harness.core.registry import UserError
 from harness.report.data.export import write_tensorboard
 from harness.storage import archive, files
-from harness.storage.archive import opened
+from harness.storage.archive import open_results
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 from tests.support.foreign import mutants, reseal
 from tests.support.submitted import results
 
@@ -40,7 +40,7 @@ def made(tmp_path_factory):
 
 
 def iter_suite(store, suite):
-    for cell in read_sealed(store.root / suite / "suite.json")[0]["cells"]:
+    for cell in read_suite(store.root / suite / "suite.json")[0]["cells"]:
         digest = read_sealed(store.folder(cell["id"]).path / "spec.json")[0]
         yield [{**cell, "digest": digest["digest"], "versions": digest["versions"]}]
 
@@ -67,7 +67,7 @@ def in_time():
 
 def suite_of(store):
     path = store.root / "mine" / "suite.json"
-    return path, read_sealed(path)[0]
+    return path, read_suite(path)[0]
 
 
 def labelled(store):
@@ -274,7 +274,7 @@ def test_a_header_may_not_be_as_long_as_it_likes(tmp_path, monkeypatch):
     read = []
     whole = gzip.GzipFile.read
     monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size=-1: read.append(size) or whole(self, size))
-    with pytest.raises(UserError, match=r"not an archive of results|is not"), opened(path):
+    with pytest.raises(UserError, match=r"not an archive of results|is not"), open_results(path):
         pass
     assert sum(read) <= 4096
 
@@ -285,10 +285,10 @@ def test_what_is_not_in_the_manifest_is_not_unpacked(tmp_path, monkeypatch):
     first.size, bomb.size = len(manifest), 1 << 30
     padded = manifest + bytes(-len(manifest) % 512)
     path = tar(tmp_path / "a.tar.gz", (first, padded), (bomb, b""))
-    with pytest.raises(UserError, match=r"'store\.json' is not in manifest\.json"), opened(path):
+    with pytest.raises(UserError, match=r"'store\.json' is not in manifest\.json"), open_results(path):
         pass
     path = tar(tmp_path / "b.tar.gz", (bomb, b""))
-    with pytest.raises(UserError, match=r"it has no manifest\.json"), opened(path):
+    with pytest.raises(UserError, match=r"it has no manifest\.json"), open_results(path):
         pass
 
 
@@ -300,7 +300,7 @@ def test_an_archive_does_not_unpack_to_a_multiple_of_itself(tmp_path, monkeypatc
     first.size, bomb.size = len(manifest), size
     padded = manifest + bytes(-len(manifest) % 512)
     path = tar(tmp_path / "a.tar.gz", (first, padded), (bomb, zeros(size)))
-    with pytest.raises(UserError, match="unpacks to more than"), opened(path):
+    with pytest.raises(UserError, match="unpacks to more than"), open_results(path):
         pass
 
 

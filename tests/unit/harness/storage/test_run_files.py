@@ -9,7 +9,7 @@ from harness.config.run import read_spec
 from harness.executors.scheduler import run_one
 from harness.simulation.build import Execution
 from harness.storage import run_files
-from harness.storage.archive import opened, write_archive
+from harness.storage.archive import open_results, write_archive
 from harness.storage.merge import merge
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store
@@ -44,7 +44,7 @@ def test_an_archive_keeps_a_saved_model(whole, tmp_path, capsys):
     """It was sealed and not packed, so that the run was damaged once it was unpacked."""
     store, run = whole
     write_archive(store, tmp_path / "a.tar.gz")
-    with opened(tmp_path / "a.tar.gz") as root:
+    with open_results(tmp_path / "a.tar.gz") as root:
         assert {verdict.state for verdict in verify(Store(root))} == {"sound"}
         assert (root / "runs" / run.path.name / run_files.MODEL).exists()
         assert [record.status for record in Store(root).records()] == ["done"]

@@ -27,14 +27,14 @@ def lines(count):
 def test_evaluations_are_read_back_in_order(folder):
     assert folder.rounds() == []
     for line in lines(3):
-        folder.append(line)
+        folder.evaluations.append(line)
     assert folder.rounds() == lines(3)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_a_line_cut_off_by_a_crash_is_left_out(folder, cut):
     for line in lines(3):
-        folder.append(line)
+        folder.evaluations.append(line)
     path = folder.path / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
     assert folder.rounds() == lines(2)
@@ -43,27 +43,27 @@ def test_a_line_cut_off_by_a_crash_is_left_out(folder, cut):
 def test_after_a_cut_lines_are_whole_and_appending_works(folder):
     """Without the rewriting a new line would continue the broken one."""
     for line in lines(3):
-        folder.append(line)
+        folder.evaluations.append(line)
     path = folder.path / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-4])
-    folder.keep(2)
-    folder.append({"round": 9})
+    folder.evaluations.keep(2)
+    folder.evaluations.append({"round": 9})
     assert folder.rounds() == [*lines(2), {"round": 9}]
     assert path.read_text().count("\n") == 3
 
 
 def test_lines_after_the_checkpoint_are_dropped(folder):
     for line in lines(5):
-        folder.append(line)
-    folder.keep(2)
+        folder.evaluations.append(line)
+    folder.evaluations.keep(2)
     assert folder.rounds() == lines(2)
-    folder.keep(0)
+    folder.evaluations.keep(0)
     assert folder.rounds() == []
 
 
 def test_a_checkpoint_comes_back_bit_by_bit(folder):
     state = {"x": torch.randn(5, dtype=torch.float64), "n": torch.tensor(3)}
-    folder.append({"round": 0})
+    folder.evaluations.append({"round": 0})
     folder.save({"round": 4, "state": state, "lines": 1})
     found = folder.load()
     assert found["round"] == 4
@@ -72,7 +72,7 @@ def test_a_checkpoint_comes_back_bit_by_bit(folder):
 
 
 def test_a_checkpoint_of_another_run_counts_as_none(folder, caplog):
-    folder.append({"round": 0})
+    folder.evaluations.append({"round": 0})
     folder.save({"round": 4, "lines": 1})
     other = RunFolder(folder.path.with_name("def"))
     folder.path.rename(other.path)
@@ -83,9 +83,9 @@ def test_a_checkpoint_of_another_run_counts_as_none(folder, caplog):
 def test_a_checkpoint_does_not_go_on_from_other_lines(folder, caplog):
     """The lines are as many, and one of them says something else than when they were counted."""
     for line in lines(2):
-        folder.append(line)
+        folder.evaluations.append(line)
     folder.save({"round": 4, "lines": 2})
-    folder.append({"round": 2, "metrics": {"accuracy": 0.2}})
+    folder.evaluations.append({"round": 2, "metrics": {"accuracy": 0.2}})
     path = folder.path / "rounds.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"0.2", b"0.7"))
@@ -97,10 +97,10 @@ def test_a_checkpoint_does_not_go_on_from_other_lines(folder, caplog):
 
 def test_lines_that_are_changed_behind_a_run_are_noticed_at_its_end(folder):
     """What counts is what the run has said, not what has become of it."""
-    folder.append({"round": 0, "metrics": {"accuracy": 0.5}})
+    folder.evaluations.append({"round": 0, "metrics": {"accuracy": 0.5}})
     path = folder.path / "rounds.jsonl"
     path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
-    folder.append({"round": 1})
+    folder.evaluations.append({"round": 1})
     folder.finish({"round": 1})
     assert folder.standing() == ("damaged", "rounds.jsonl is damaged")
 
@@ -120,7 +120,7 @@ def test_a_truncated_checkpoint_counts_as_none(folder):
 
 def test_a_checkpoint_ahead_of_its_lines_counts_as_none(folder):
     """It says 3 evaluations were written, but the file has 1: resuming would lose two."""
-    folder.append({"round": 0})
+    folder.evaluations.append({"round": 0})
     folder.save({"round": 4, "lines": 3})
     assert folder.load() is None
 
@@ -253,7 +253,7 @@ def finished(store, id, **final):
     folder = store.folder(id)
     with folder.claim():
         folder.start({"id": id, "source": "a test", "digest": "0", "spec": spec(1)})
-        folder.append({"round": 0})
+        folder.evaluations.append({"round": 0})
         folder.finish({"round": 1, **final})
 
 

@@ -129,10 +129,9 @@ def no_noise_before_round_0(patch):
 def second_part_not_noised(patch):
     add_noise = Stages.add_noise
 
-    def other(self, message):
-        clean, first = message.joint, message.parts[0].shape[-1]
-        add_noise(self, message)
-        message.joint = torch.cat([message.joint[..., :first], clean[..., first:]], -1)
+    def other(self, message, row):
+        first = message.parts[0].shape[-1]
+        return torch.cat([add_noise(self, message, row)[..., :first], row[..., first:]], -1)
 
     patch.setattr(Stages, "add_noise", other)
 

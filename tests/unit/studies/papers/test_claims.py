@@ -97,7 +97,7 @@ def test_a_wrong_claim_is_refused_with_what_is_allowed(tmp_path, changes, told):
 
 
 def test_words_do_not_change_the_question(tmp_path):
-    """Expectation, scale and words are judged from figures that are there; settings and measure need others."""
+    """Expectation, scale and words are judged from the observations at hand; settings and measure need others."""
     first = read(tmp_path).question
     assert read(tmp_path, says="B", reading="C", verdict="held", scale="log").question == first
     assert read(tmp_path, expect={"above": 1, "least": 1}).question == first

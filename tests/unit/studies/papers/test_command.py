@@ -9,7 +9,7 @@ from harness.api import making
 from studies.__main__ import main
 from studies.papers import command
 from studies.papers.claims import read_claims
-from studies.papers.figures import Figure, read_figures, write_figures
+from studies.papers.observations import Observation, read_observations, write_observations
 
 CLAIM = {
     "says": "A helps",
@@ -23,17 +23,19 @@ CLAIM = {
 
 
 def write(folder, values=(0.6, 0.61, 0.59, 0.6, 0.6), versions=None, **changes):
-    """Write claims and figures: `of` has the values, `than` 0.5 in every seed."""
+    """Write claims and observations: `of` has the values, `than` 0.5 in every seed."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"suite": folder.name, "claims": {"one": {**CLAIM, **changes}}}
     (folder / "claims.yaml").write_text(yaml.safe_dump(content))
     (claim,) = read_claims(folder).claims
-    figures = [
-        Figure(claim.id, claim.question, arm, None, "", str(seed), value, False, "id", versions or today())
+    observations = [
+        Observation(
+            claim.id, claim.question, arm, None, "", str(seed), value, False, "id", versions or today()
+        )
         for arm, row in (("of", values), ("than", [0.5] * len(values)))
         for seed, value in enumerate(row)
     ]
-    write_figures(folder / "claims.csv", figures)
+    write_observations(folder / "claims.csv", observations)
     return folder
 
 
@@ -92,7 +94,7 @@ def test_all_folders_of_a_folder_are_read(tmp_path, capsys, monkeypatch):
     "arguments, told",
     [
         (["frst"], "Did you mean 'first'?"),
-        (["first", "--update"], "--update: goes with --from"),
+        (["first", "--update"], "--update: needs --from"),
         (["first", "--json", "--markdown"], "--json, --markdown: one of them"),
         (["empty"], "there is no claims.yaml"),
         (["bare"], "claims.csv is missing"),
@@ -124,9 +126,9 @@ def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
     path = folder / "claims.csv"
     chosen = [
         one._replace(settings="algorithm.lr=0.4", tried="algorithm.lr=0.1/0.4") if one.arm == "of" else one
-        for one in read_figures(path)
+        for one in read_observations(path)
     ]
-    write_figures(path, chosen)
+    write_observations(path, chosen)
     assert main(["papers", str(folder), "--markdown"]) == 0
     told = capsys.readouterr().out
     assert "chosen for of: algorithm.lr=0.4 (at the edge of the grid: algorithm.lr=0.4)" in told
@@ -162,6 +164,6 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     lines = text.splitlines()
     value = lines[-1].split(",")[6]
     path.write_text("\n".join([*lines[:-1], lines[-1].replace(f",{value},", ",0.001,")]) + "\n")
-    assert main(read) == 1 and "1 figure not as in" in capsys.readouterr().err
+    assert main(read) == 1 and "1 observation not as in" in capsys.readouterr().err
     path.write_text("\n".join(lines[:-1]) + "\n")
     assert main(read) == 2 and "has 9 rows, expected 10" in capsys.readouterr().err

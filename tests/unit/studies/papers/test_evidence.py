@@ -10,7 +10,7 @@ from harness.core.registry import UserError
 from harness.report.data.results import Results
 from studies.papers.claims import read_claims
 from studies.papers.evidence import gather
-from studies.papers.figures import differing, read_figures, stale, write_figures
+from studies.papers.observations import count_differences, read_observations, stale, write_observations
 from tests.support.records import done, evaluation, spec, undone
 
 GOOD = {"says": "A", "measure": "accuracy", "of": {"algorithm": "fedavg"}, "expect": {"above": 0, "least": 1}}
@@ -115,7 +115,7 @@ def test_a_schedule_is_one_value_and_not_several(tmp_path):
 
 
 def test_a_choice_never_reports_the_seeds_it_chose_on(tmp_path):
-    """On seed 9 lr 0.2 is best, by far the worst on the others; seed 9 is in no figure."""
+    """On seed 9 lr 0.2 is best, by far the worst on the others; seed 9 is in no observation."""
     records = [run(s, 0.8, lr=0.1) for s in (0, 1)] + [run(s, 0.2, lr=0.2) for s in (0, 1)]
     records += [run(9, 0.1, lr=0.1), run(9, 0.9, lr=0.2)]
     claims = claims_of(tmp_path, choose={"by": "accuracy", "seeds": [9]})
@@ -134,8 +134,8 @@ def test_a_choice_by_a_target_prefers_what_reaches_it(tmp_path):
     records += [run(0, 0.9, lr=0.2), run(8, 0.9, lr=0.2), run(9, 0.5, lr=0.2)]
     target = {"rounds_to": {"accuracy": 0.8}}
     assert values(tmp_path, records, choose={"by": target, "seeds": [8, 9]}) == {"0": (0.9, False)}
-    (figure,) = gather(read_claims(tmp_path), Results(records))
-    assert figure.settings == "algorithm.lr=0.1"
+    (observation,) = gather(read_claims(tmp_path), Results(records))
+    assert observation.settings == "algorithm.lr=0.1"
 
 
 def test_another_seed_may_repeat(tmp_path):
@@ -156,14 +156,14 @@ def test_a_choice_tells_what_was_tried(tmp_path):
         for s in (0, 9) for lr, v in rates.items() for n, part in enumerate(parts)
     ]  # fmt: skip
     fields = {"choose": {"by": "accuracy", "seeds": [9]}}
-    (figure,) = gather(claims_of(tmp_path, **fields), Results(records))
-    assert figure.tried == "algorithm.lr=0.1/0.2/0.4"
-    assert "partition.kind=iid" in figure.settings
-    assert figure.edges == ["algorithm.lr=0.4"]
-    write_figures(tmp_path / "claims.csv", [figure])
-    assert read_figures(tmp_path / "claims.csv") == [figure]
-    middle = figure._replace(settings="algorithm.lr=0.2 partition.kind=iid")
-    assert middle.edges == [] == figure._replace(tried="").edges
+    (observation,) = gather(claims_of(tmp_path, **fields), Results(records))
+    assert observation.tried == "algorithm.lr=0.1/0.2/0.4"
+    assert "partition.kind=iid" in observation.settings
+    assert observation.edges == ["algorithm.lr=0.4"]
+    write_observations(tmp_path / "claims.csv", [observation])
+    assert read_observations(tmp_path / "claims.csv") == [observation]
+    middle = observation._replace(settings="algorithm.lr=0.2 partition.kind=iid")
+    assert middle.edges == [] == observation._replace(tried="").edges
 
 
 def test_points_of_a_slope_choose_for_themselves(tmp_path):
@@ -203,12 +203,12 @@ def test_figures_come_back_from_their_file(tmp_path):
     target = {"rounds_to": {"accuracy": 0.4}}
     for measure in ("accuracy", target):
         found = gather(claims_of(tmp_path, measure=measure), Results(records))
-        write_figures(tmp_path / "claims.csv", found)
-        again = read_figures(tmp_path / "claims.csv")
-        assert differing(again, found) == 0
+        write_observations(tmp_path / "claims.csv", found)
+        again = read_observations(tmp_path / "claims.csv")
+        assert count_differences(again, found) == 0
         assert [one.bound for one in again] == [one.bound for one in found]
-        assert differing([again[0]._replace(value=0.2), *again[1:]], found) == 1
-        assert differing(again[1:], found) == 1
+        assert count_differences([again[0]._replace(value=0.2), *again[1:]], found) == 1
+        assert count_differences(again[1:], found) == 1
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_figures_come_back_from_their_file(tmp_path):
 )
 def test_a_damaged_file_of_figures_is_refused(tmp_path, old, new, told):
     path = tmp_path / "claims.csv"
-    write_figures(path, gather(claims_of(tmp_path), Results([run(0, 0.5)])))
+    write_observations(path, gather(claims_of(tmp_path), Results([run(0, 0.5)])))
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UserError) as refused:
-        read_figures(path)
+        read_observations(path)
     assert told in str(refused.value)
 
 
@@ -233,20 +233,20 @@ def test_a_lost_row_is_noticed(tmp_path):
     """Also where both sides lose the same seed, which would leave whole pairs."""
     path, claims = tmp_path / "claims.csv", claims_of(tmp_path, than={"algorithm": "scaffold"})
     records = [run(s, 0.5, algorithm=name) for s in range(6) for name in ("fedavg", "scaffold")]
-    write_figures(path, gather(claims, Results(records)))
-    assert len(read_figures(path)) == 12
+    write_observations(path, gather(claims, Results(records)))
+    assert len(read_observations(path)) == 12
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if ",,5," not in line) + "\n")
     with pytest.raises(UserError, match="tiny/one has 10 rows, expected 12"):
-        read_figures(path)
+        read_observations(path)
 
 
 def test_a_run_counts_once(tmp_path):
     path = tmp_path / "claims.csv"
-    write_figures(path, gather(claims_of(tmp_path), Results([run(0, 0.5)])))
+    write_observations(path, gather(claims_of(tmp_path), Results([run(0, 0.5)])))
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
     with pytest.raises(UserError, match="two rows have the same"):
-        read_figures(path)
+        read_observations(path)
 
 
 @pytest.mark.parametrize("own", [{}, {"sampling": "poisson"}, {"clip": "adaptive"}])
@@ -270,15 +270,17 @@ def test_evidence_of_another_version_is_stale(tmp_path, section):
 
 def test_evidence_of_unknown_code_is_stale(tmp_path):
     claims = claims_of(tmp_path)
-    (figure,) = gather(claims, Results([run(0, 0.5)]))
-    plugin = figure._replace(versions=figure.versions.replace("fedavg@", "mine@"))
+    (observation,) = gather(claims, Results([run(0, 0.5)]))
+    plugin = observation._replace(versions=observation.versions.replace("fedavg@", "mine@"))
     assert "not registered today" in stale(claims, [plugin])[0]
-    assert stale(claims, [figure._replace(versions="")]) == ["tiny/one: versions of its runs are not known"]
+    assert stale(claims, [observation._replace(versions="")]) == [
+        "tiny/one: versions of its runs are not known"
+    ]
 
 
 def test_evidence_for_another_question_is_stale(tmp_path):
     found = gather(claims_of(tmp_path), Results([run(0, 0.5)]))
     (reason,) = stale(claims_of(tmp_path, measure="loss"), found)
-    assert "asks for other figures" in reason
+    assert "asks for other observations" in reason
     other = [one._replace(claim="tiny/gone") for one in found]
     assert [reason.split(":")[0] for reason in stale(claims_of(tmp_path), other)] == ["tiny/one", "tiny/gone"]

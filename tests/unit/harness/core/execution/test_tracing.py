@@ -1,8 +1,5 @@
 """A recording does what the function does, each operation once."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -255,29 +252,3 @@ def test_ones_keep_their_strides():
 
     _, found = operations(fn, torch.arange(6.0).view(2, 3))
     assert found[0].tolist() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.slow
-def test_recording_imports_no_compiler():
-    """It takes two seconds; a short sweep has few more."""
-    script = (
-        "import sys, torch; from harness.core.execution.tracing import record;"
-        "fn = lambda x: torch.autograd.grad(torch.func.vmap(torch.exp)(z := x.detach().requires_grad_()).sum(), z);"
-        "record(fn, (torch.ones(2, 3),));"
-        "print({'torch._dynamo', 'torch._inductor', 'sympy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
-@pytest.mark.slow
-def test_simplifying_imports_no_compiler():
-    """Operations on torch's meta device import sympy and the compiler."""
-    script = (
-        "import sys, torch; from harness.core.execution.simplify import simplified;"
-        "from harness.core.execution.tracing import record;"
-        "simplified(record(lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,), (torch.ones(2, 3),)));"
-        "print({'torch._dynamo', 'sympy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -6,16 +6,16 @@ import pytest
 
 from harness.config.settings import checked
 from harness.core.registry import UserError
-from harness.core.settings.privacy import (
+from harness.core.settings.privacy import PrivacyTerms
+from harness.core.settings.privacy_kinds import (
     CentralPrivacy,
     DistributedPrivacy,
     LocalPrivacy,
-    PrivacyFields,
-    PrivacyTerms,
     RecordPrivacy,
     UserPrivacy,
-    read_privacy,
 )
+from harness.core.settings.privacy_section import PrivacyFields, PrivacySection, read_privacy
+from harness.core.settings.section import Section
 
 USUAL = {
     "unit": "client",
@@ -56,6 +56,12 @@ KINDS = [
 ]
 
 
+class Record(Section):
+    """A run's record, as far as it is about privacy."""
+
+    privacy: PrivacySection
+
+
 def read(given):
     return checked("privacy", lambda: read_privacy(given))
 
@@ -65,7 +71,7 @@ def test_every_kind_is_recorded_with_the_settings_of_all(kind, given) -> None:
     """So ids, and what is read from old records, do not depend on which class holds a setting."""
     settings = read(given)
     assert type(settings) is kind
-    assert settings.model_dump(mode="json") == USUAL | given
+    assert Record(privacy=settings).model_dump(mode="json") == {"privacy": USUAL | given}
     assert read(USUAL | given) == settings
 
 

@@ -10,7 +10,8 @@ from algorithms.centralized.fedavg import FedAvg
 from harness.config.run import read_spec
 from harness.core import Increment, Meta
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import PrivacyTerms, read_privacy
+from harness.core.settings.privacy import PrivacyTerms
+from harness.core.settings.privacy_section import read_privacy
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated, recalibrated, with_noise
 from harness.simulation.loop import simulate

@@ -92,7 +92,7 @@ def test_mixing_only_what_is_heard_would_lose_the_mean() -> None:
     """A code of four bits moves it by some hundredths; from round to round that would add up in a tracker."""
     held, way = rows(7, scale=3.0), channel(None, Compression(codec="q4"), mixing=RING4)
     message = Message(0, [Part(held)], torch.ones(4, dtype=torch.int64), sender="neighbor", sparsify=False)
-    (heard,) = way._stages.process(message, public)
+    (heard,) = public(way._stages, message)
     assert float((heard.mean(0) - held.mean(0)).abs().max()) > 0.01
 
 

@@ -74,9 +74,9 @@ class Recorder(Channel):
         self.order = order = []
 
         def recorded(name):
-            def stage(self, message):
+            def stage(self, *made):
                 order.append(name)
-                getattr(Stages, name)(self, message)
+                return getattr(Stages, name)(self, *made)
 
             return stage
 

@@ -8,7 +8,7 @@ import pytest
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.core.registry import Incompatible, UserError
-from harness.report.plots.figure import extrapolated
+from harness.report.plots.figure import extrapolation_note
 from harness.simulation.build import prepare
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
@@ -73,8 +73,8 @@ def test_pictures_have_a_note():
         def __init__(self, privacy):
             self.spec = {"privacy": privacy}
 
-    assert extrapolated([Made(None), Made({"epsilon": 1})]) == ""
-    assert "up to 1,000 clients" in extrapolated([Made(None), Made({"noise_cohort": 1000})])
+    assert extrapolation_note([Made(None), Made({"epsilon": 1})]) == ""
+    assert "up to 1,000 clients" in extrapolation_note([Made(None), Made({"noise_cohort": 1000})])
 
 
 def test_an_extrapolated_claim_cannot_be_audited(data, tmp_path, capsys):

@@ -14,7 +14,7 @@ from harness.config import plugins
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import Placement
+from harness.core.settings.privacy_kinds import Placement
 from harness.core.wire.dp_client import AdditiveMechanism
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -145,13 +145,13 @@ def test_an_honest_run_under_own_noise_is_not_accused(name, placement, cohort, o
     [(Halved, "booked standard deviation"), (Longer, "without noise it is off"), (Unbooked, "are booked")],
 )
 def test_a_broken_use_of_own_noise_is_found(monkeypatch, placement, broken, said):
-    monkeypatch.setattr("harness.core.wire.channel.AdditiveMechanism", broken)
+    monkeypatch.setattr("harness.core.wire.outbox.AdditiveMechanism", broken)
     assert any(said in one for one in audited(of_user(placement, 3.0))["findings"])
 
 
 @pytest.mark.slow
 def test_noise_of_another_distribution_is_found_by_the_audit(monkeypatch):
-    monkeypatch.setattr("harness.core.wire.channel.AdditiveMechanism", Gaussian)
+    monkeypatch.setattr("harness.core.wire.outbox.AdditiveMechanism", Gaussian)
     found = audited(of_user("local", 3.0), rounds=40)["findings"]
     assert any("not distributed as declared" in one for one in found)
 

@@ -16,6 +16,7 @@ from harness.core.problem import set_apart, split_model
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import low_rank
+from harness.core.wire.message import Statistic
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 from tests.support.wire import booked, channel, clipped, cohort, privacy, rows
@@ -324,6 +325,14 @@ def test_variables_that_cannot_be_told_apart_are_refused():
     twins = replace(PROBLEM, kind="minimax", init=lambda generator: start)
     with pytest.raises(Incompatible, match="x and y must differ in size"):
         way_of(problem=twins).mean(rows(SIZE))
+
+
+def test_a_statistic_as_long_as_the_model_has_no_factors():
+    """It travels as it is: eight bytes an entry from each client, and no factor comes back."""
+    way = way_of()
+    values = rows(SIZE)
+    torch.testing.assert_close(way.mean(Statistic(values), weighting="uniform"), values.mean(0))
+    assert int(way.cost.up) == len(values) * SIZE * 8 and int(way.cost.down) == 0
 
 
 def test_models_of_different_sizes_have_no_common_factors():

@@ -8,17 +8,19 @@ import torch
 from torch import nn
 
 from compression import alive, units
+from harness import models
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.pruning import PrunedModels, SubModel, prune_models
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
+from harness.core.wire.message import Statistic
 from harness.problems.classify import classifier
 from harness.simulation.dry_run import dry_run
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
-from tests.support.worlds import iid_federation
+from tests.support.worlds import iid_federation, make_algorithm, random_federation
 
 MLP = {"name": "mlp", "hidden": [16, 8]}
 STEPS = [[0, 0.25], [2, 0.75], [4, 0.5]]
@@ -307,6 +309,35 @@ def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
     assert channel(pruned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
     few = channel(pruned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
     assert few.tolist() == [2.5, 3.0, 3.0]
+
+
+def test_a_statistic_as_long_as_the_model_is_sent_whole() -> None:
+    """Of two parts of three entries only the one about the model lacks the last two, in both directions."""
+    pruned = of_own_sizes(torch.tensor([[True, False, False]]), [0, 0, 0, 0])
+    messages = torch.arange(12, dtype=torch.float64).view(4, 3)
+    way = channel(pruned=pruned)
+    x, c = way.mean(messages, Statistic(messages), weighting="uniform")
+    assert x.tolist() == [4.5, 0.0, 0.0] and c.tolist() == [4.5, 5.5, 6.5]
+    assert int(way.cost.up) == 4 * 8 * (1 + 3)
+    x, c = way.down(messages[1], Statistic(messages[1]))
+    assert x[0].tolist() == [3.0, 0.0, 0.0] and c[0].tolist() == [3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("server_momentum", [0.0, 0.5])
+def test_prototypes_as_long_as_the_extractor_are_not_pruned(server_momentum) -> None:
+    """Four classes of six features, and an extractor 2-2-6 of 24 parameters: its mask would fit both.
+
+    State and messages lacked what the extractor lacks, and a gradient had only a part of the prototypes.
+    """
+    problem = classifier(models.build("mlp", (2,), 4, {"hidden": [2, 6]}))
+    federation, half = random_federation((20, 30, 25), 2, 4), Compression(alpha=0.5, codec="float64")
+    algorithm = make_algorithm("fedpac", server_momentum=server_momentum)
+    run = Simulation(problem, federation, algorithm, compression=half)
+    for _ in range(3):
+        run.step()
+    gone = ~run.pruned.mask
+    assert run.state.c.shape[-1] == len(gone) == 24
+    assert not run.state.u[gone].any() and run.state.c[gone].any()
 
 
 def test_central_privacy_uses_shares_of_all_clients() -> None:

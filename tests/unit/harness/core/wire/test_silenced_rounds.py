@@ -8,8 +8,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from harness.core.algorithm import ALGORITHMS, Release
+from harness.core.algorithm import ALGORITHMS, Descent, Release
 from harness.core.clients.silenced import Silenced
+from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
 from harness.testing.small_tasks import simulate, task_of
@@ -133,6 +134,28 @@ def test_a_silenced_round_sends_what_the_formula_says(name, placement):
         assert (terms.mean is None) == (placement == "local")
         for one, expected in zip(terms.mean or (), means[number] if terms.mean else (), strict=True):
             assert close(one, expected, 1e-10)
+
+
+@pytest.mark.parametrize("code", [{}, {"beta": 0.5}, {"beta": 0.5, "error_feedback": True}])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_without_noise_what_arrives_is_equal_to_the_last_bit(name, code):
+    """Known terms are not subtracted and added again, which would round; clients may keep values as received."""
+    cls = ALGORITHMS[name]
+    settings = SETTINGS.get(name, {}) | ({"momentum": 0.5} if issubclass(cls, Descent) else {})
+    options = {"compression": Compression(codec="float64", **code)}
+    value, change = (
+        cls(local_steps=K, batch_size=4, **{**settings, "release": release})
+        for release in ("value", "change")
+    )
+    before = simulate(value, task_of(cls), rounds=ROUNDS, **options).state
+    for diagnose in (False, True):
+        states = []
+        for algorithm in (value, change):
+            run = simulate(algorithm, task_of(cls), rounds=0, state=before, first=ROUNDS, **options)
+            run.step(diagnose=diagnose)
+            states.append(run.state)
+        for field, one, other in zip(before._fields, *states, strict=True):
+            assert torch.equal(one, other) or field in ("ci", "cxi", "cyi"), field
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])

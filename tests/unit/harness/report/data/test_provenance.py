@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.core.units import duration
-from harness.report.data.provenance import command_of, own, provenance
+from harness.report.data.provenance import command_of, differing_provenance, provenance
 from harness.storage import environment
 from harness.storage.store import Store
 from tests.support.records import SOURCE, done, spec, undone
@@ -28,7 +28,7 @@ def test_shared_provenance_is_said_once_and_the_rest_is_counted():
     assert told["torch"] == "2.13 (2 runs); 2.14 (1 run)" and told["cores"] == "2"
     assert told["seeds"] == "0, 1, 2" and told["profile"] == "smoke" and told["data"] == SOURCE
     assert told["wall time"] == "6 s in 3 finished runs"
-    assert own(runs[:2], told) == {
+    assert differing_provenance(runs[:2], told) == {
         "seeds": "0, 1",
         "torch": "2.13",
         "wall time": "4 s in 2 finished runs",

@@ -12,7 +12,7 @@ from harness.core.registry import UserError
 from harness.report import Results, leaderboard
 from harness.report.data.columns import LEADERBOARD
 from harness.report.data.recommendation import recommend
-from harness.report.tables.recommendation import readable, rows, sentences
+from harness.report.tables.recommendation import readable_rows, recommendation_rows, sentences
 from harness.report.tables.write import summary
 from tests.support.records import done, evaluation, private, spec, undone
 
@@ -40,7 +40,7 @@ def answer(*texts, runs=RUNS, by="accuracy"):
 
 
 def names(*texts):
-    return [one.cell.algorithm for one in answer(*texts)[0].found]
+    return [one.cell.algorithm for one in answer(*texts)[0].cells]
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,16 @@ def test_what_is_within_all_bounds_the_surest_first():
     """Apfl is above .705 in all seeds, ditto (.70 to .73) in three of four; fedavg at 8 is too loose."""
     assert names("epsilon_total <= 2", "accuracy >= 0.705") == ["apfl", "ditto"]
     found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.705")
-    assert [(one.within, one.seeds) for one in found.found] == [(4, 4), (3, 4)]
-    low, high = found.found[1].interval
+    assert [(one.within, one.seeds) for one in found.cells] == [(4, 4), (3, 4)]
+    low, high = found.cells[1].interval
     assert (low, high) == pytest.approx((0.1941, 0.9937), abs=1e-4)  # Clopper and Pearson, 3 of 4
-    assert found.found[0].interval == pytest.approx((0.3976, 1.0), abs=1e-4)
+    assert found.cells[0].interval == pytest.approx((0.3976, 1.0), abs=1e-4)
     said = " ".join(sentences(found, frame, conditions))
     assert "2 of 4 cells are within epsilon_total <= 2 and accuracy >= 0.705" in said
     assert "apfl on adult" in said and "4 of 4 seeds (40% to 100%" in said
-    assert readable(rows(found, frame, conditions, "accuracy"))[0]["protection"] == "ε = 2"
+    assert (
+        readable_rows(recommendation_rows(found, frame, conditions, "accuracy"))[0]["protection"] == "ε = 2"
+    )
 
 
 def test_texts_and_relative_bytes_are_bounds_too():
@@ -104,7 +106,7 @@ def test_texts_and_relative_bytes_are_bounds_too():
 
 def test_the_bound_that_excludes_everything_is_named_with_the_nearest_miss():
     found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.8")
-    assert not found.found
+    assert not found.cells
     said = sentences(found, frame, conditions)
     assert said[0] == "None of 4 cells is within epsilon_total <= 2 and accuracy >= 0.8."
     # Ditto's mean is .715; without the bound on epsilon, fedavg at 8.
@@ -127,7 +129,7 @@ def test_a_failed_seed_is_within_no_bound():
     runs = [run("ditto", 0, 0.9), *(undone(spec("ditto", seed), "failed", "diverged") for seed in (1, 2, 3))]
     runs += [run("apfl", seed, 0.8 + 0.1 * (seed > 0)) for seed in range(4)]
     found, _, _ = answer("accuracy >= 0.85", runs=runs)
-    assert [(one.cell.algorithm, one.within, one.seeds) for one in found.found] == [
+    assert [(one.cell.algorithm, one.within, one.seeds) for one in found.cells] == [
         ("apfl", 3, 4),
         ("ditto", 1, 4),
     ]
@@ -136,7 +138,7 @@ def test_a_failed_seed_is_within_no_bound():
 def test_what_sends_nothing_is_not_praised_for_it():
     alone = [done(spec("local", seed), evaluation(20, 0, accuracy=0.95)) for seed in range(4)]
     found, frame, conditions = answer("bytes_relative <= 0.5", "accuracy >= 0.9", runs=[*RUNS, *alone])
-    assert [one.cell.algorithm for one in found.found] == ["local"]
+    assert [one.cell.algorithm for one in found.cells] == ["local"]
     assert "local: every client learns alone" in sentences(found, frame, conditions)[-1]
 
 
@@ -189,7 +191,7 @@ def test_extrapolated_epsilons_are_marked_as_in_tables():
     parts = {"privacy": {**private(2.0), "noise_cohort": 1000}}
     wide = [done(spec("fedavg", seed, **parts), evaluation(20, 100, 2.0, accuracy=0.95)) for seed in range(4)]
     found, frame, conditions = answer("epsilon <= 4", runs=[*RUNS, *wide])
-    shown = readable(rows(found, frame, conditions, "accuracy"))
+    shown = readable_rows(recommendation_rows(found, frame, conditions, "accuracy"))
     assert [row["epsilon"] for row in shown if "1,000" in row["protection"] or "†" in row["epsilon"]] == [
         "2†"
     ]

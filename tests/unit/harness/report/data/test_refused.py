@@ -9,7 +9,7 @@ from harness.executors.suites import in_suite
 from harness.report import Pivot, leaderboard
 from harness.report.data.results import Results
 from harness.report.plots import overview as maps
-from harness.report.tables.columns import columns
+from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import tabulate
 from harness.report.tables.write import reasons
 from harness.storage.store import RunRecord
@@ -48,7 +48,7 @@ def test_refused_rows_have_the_task_and_the_names_of_the_others(records):
     """Six of twelve are refused: centralized with privacy, and k_gt_minimax, which solves another problem."""
     frame = leaderboard(records)
     assert (len(frame), int(frame["skipped"].sum()), frame["task"].nunique()) == (12, 6, 1)
-    shown = {column.heading for column in columns(frame)}
+    shown = {column.heading for column in narrow_columns(frame)}
     assert not shown & {"Dataset", "Problem", "Alpha", "Variant"}
     private = frame[frame["dp_unit"].notna()]
     assert set(private["dp_placement"]) == {"central", "local"}, "what ran says local here"

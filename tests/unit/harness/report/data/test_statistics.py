@@ -16,7 +16,7 @@ from harness.report.data.statistics import (
     gap_of,
     holm,
     largest_of,
-    paired,
+    paired_statistics,
     sign_flip,
     undecidable,
 )
@@ -62,7 +62,7 @@ def test_many_seeds_are_flipped_at_random_and_the_given_signs_count():
 def test_a_true_difference_of_nothing_is_seldom_found():
     """Of 2,000 pairs of equal methods, one in twenty has p below .05, and one in twenty an interval without 0."""
     data = np.random.default_rng(5).normal(0, 1, (2000, 10))
-    found = paired(data.tolist())
+    found = paired_statistics(data.tolist())
     assert np.mean([one.p < 0.05 for one in found]) == pytest.approx(0.05, abs=0.015)
     assert np.mean([one.low > 0 or one.high < 0 for one in found]) == pytest.approx(
         0.08, abs=0.03
@@ -93,13 +93,15 @@ def test_what_is_detectable_has_the_power_that_scipy_says(seeds, tests):
 
 
 def test_few_seeds_have_what_they_can():
-    one, two, four, five = paired([[0.1], [0.1, 0.3], [0.1, 0.2, 0.3, 0.2], [0.1, 0.2, 0.3, 0.2, 0.2]])
+    one, two, four, five = paired_statistics(
+        [[0.1], [0.1, 0.3], [0.1, 0.2, 0.3, 0.2], [0.1, 0.2, 0.3, 0.2, 0.2]]
+    )
     assert one == (0.1, None, None, None, None, None, None, 1)
     assert two.low is two.high is four.low is None
     assert two.p == 0.5 and two.half == pytest.approx(12.7062 * 0.1, rel=1e-4)
     assert five.low < five.mean < five.high
     assert four.effect == pytest.approx(0.2 / np.std([0.1, 0.2, 0.3, 0.2], ddof=1))
-    (equal,) = paired([[0.1 + 0.2 - 0.2] * 6])
+    (equal,) = paired_statistics([[0.1 + 0.2 - 0.2] * 6])
     assert equal.effect is None
     assert (equal.low, equal.high, equal.half) == pytest.approx((0.1, 0.1, 0.0))
 

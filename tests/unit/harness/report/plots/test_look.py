@@ -14,7 +14,7 @@ from harness.report import Results, learning_curves
 from harness.report.plots import figure
 from harness.report.plots.every import draw_all
 from harness.report.plots.figure import COLORS
-from harness.report.plots.look import drawn_as
+from harness.report.plots.look import figure_look
 from tests.support.records import done, evaluation, spec
 
 
@@ -43,7 +43,7 @@ def test_figures_show_the_measure_that_ranks_if_it_is_a_metric(by, label, labels
 def test_pdfs_are_written_where_they_are_asked_for_and_are_equal(tmp_path):
     contents = []
     for name in ("a", "b"):
-        with drawn_as(["pdf"]):
+        with figure_look(["pdf"]):
             files = learning_curves([rising()], tmp_path / name)
         assert [file.name for file in files] == [f"{name}.pdf", f"{name}.svg"]
         contents.append(files[0].read_bytes())
@@ -66,7 +66,7 @@ def test_every_format_is_drawn_once_and_as_matplotlib_places_it(tmp_path):
 def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
     style = tmp_path / "mine.mplstyle"
     style.write_text("axes.prop_cycle: cycler('color', ['123456'])\nfont.size: 20\n")
-    with drawn_as(["png"], str(style)):
+    with figure_look(["png"], str(style)):
         styled = learning_curves([rising()], tmp_path / "a")[1].read_text()
     plain = learning_curves([rising()], tmp_path / "b")[1].read_text()
     assert "#123456" in styled and COLORS[0].lower() not in styled
@@ -86,7 +86,7 @@ def test_formats_and_styles_that_are_none_are_refused(formats, style, said, tmp_
     if style and ":" in style:
         (tmp_path / "a.mplstyle").write_text(style)
         style = str(tmp_path / "a.mplstyle")
-    with pytest.raises(UserError, match=said) as refused, drawn_as(formats, style):
+    with pytest.raises(UserError, match=said) as refused, figure_look(formats, style):
         pass
     assert "\n" not in str(refused.value) and not re.search("matplotlibrc", str(refused.value))
     assert caplog.text == "" and logging.getLogger("matplotlib").propagate

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from datasets.client_statistics import ClientCounts, unpacked
+from datasets.client_statistics import ClientCounts, unpack
 from harness.cli.parser import main
 from harness.report.plots import figure
 from harness.report.plots.curves import learning_curves
@@ -108,7 +108,7 @@ def test_equal_records_give_equal_pictures(tmp_path, draw):
 
 def test_what_clients_hold_is_packed_without_loss():
     held = ClientCounts("t", {"train": (7, 3)}, {"no": (7, 0), "yes": (0, 3)}, {})
-    assert unpacked("t", json.loads(json.dumps(held.packed()))) == held
+    assert unpack("t", json.loads(json.dumps(held.packed()))) == held
     assert (held.clients, held.numbers) == (2, 6)
 
 
@@ -119,7 +119,7 @@ def test_a_run_records_its_partition_and_its_machine(tmp_path):
     """All 1,797 digits are held by somebody; no name of a host or folder is among the versions."""
     assert main([*COMMAND, "--out", str(tmp_path)]) == 0
     (record,) = Store(tmp_path).records()
-    held = unpacked("digits", record.held)
+    held = unpack("digits", record.held)
     assert held.clients == 4 and list(held.classes) == list("0123456789") and held.groups == {}
     for counts in (held.splits, held.classes):
         assert sum(map(np.sum, counts.values())) == 1797

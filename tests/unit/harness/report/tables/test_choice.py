@@ -23,7 +23,7 @@ def board(**asked):
 def shown(frame, *given):
     """Return heading -> text of the first row."""
     row = frame.to_dict("records")[0]
-    return {one.shown.heading: one.shown.text(row) for one in choose(frame, given)}
+    return {one.column.heading: one.column.text(row) for one in choose(frame, given)}
 
 
 def test_a_measure_is_its_mean_and_spread_in_one_cell():
@@ -124,7 +124,7 @@ def test_what_is_registered_counts_before_what_a_record_says():
 def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
     results = Results(rivals(6, fedavg=(0.1, {}), k_gt=(0.2, {})))
     frame = leaderboard(results)
-    columns = [one.shown for one in choose(frame, ["algorithm", "accuracy"])]
+    columns = [one.column for one in choose(frame, ["algorithm", "accuracy"])]
     best = best_of(results.cells, ["accuracy"])
     write_markdown(frame, tmp_path / "a.md", columns, best)
     write_latex(frame, tmp_path / "a.tex", columns, best)

@@ -161,7 +161,7 @@ def test_what_a_file_says_of_the_choice_is_read():
         ({"measure": "eqopp"}, "unknown setting of report.select 'measure'"),
         ({"by": "eqopp", "near": {"accuracy": -1}}, "report.select.near"),
         ({"by": "eqopp", "near": {"accuracy": 1, "loss": 1}}, "report.select.near"),
-        ({"by": "eqopp", "published": [{"values": {"fedavg": [1, 2]}}]}, "one figure for each measure"),
+        ({"by": "eqopp", "published": [{"values": {"fedavg": [1, 2]}}]}, "one value for each measure"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(given, message):

@@ -70,9 +70,9 @@ def test_clients_have_means_over_seeds_and_their_fewest_samples():
     found = table([named(ran()), second])
     rome, oslo = found.rows
     assert (rome.client, rome.n, rome.fewest) == ("Rome", "40", 40)
-    assert rome.figures == {name: pytest.approx(x) for name, x in
+    assert rome.means == {name: pytest.approx(x) for name, x in
                             (("accuracy", 0.8), ("auroc", 0.9), ("loss", 0.2))}  # fmt: skip
-    assert (oslo.n, oslo.fewest, oslo.figures["auroc"]) == ("6 to 9", 6, 0.5)
+    assert (oslo.n, oslo.fewest, oslo.means["auroc"]) == ("6 to 9", 6, 0.5)
     assert (found.left, found.private, found.several) == (0, False, False)
 
 
@@ -87,7 +87,7 @@ def test_clients_are_told_for_the_best_setting_of_each_budget():
     assert [(row.client, row.epsilon_text) for row in found.rows] == [
         ("Rome", ""), ("Oslo", ""), ("Rome", "8"), ("Oslo", "8"),
     ]  # fmt: skip
-    assert found.rows[0].figures["accuracy"] == 0.99 and found.private
+    assert found.rows[0].means["accuracy"] == 0.99 and found.private
 
 
 def test_beyond_the_limit_the_worst_methods_of_each_task_go(monkeypatch):

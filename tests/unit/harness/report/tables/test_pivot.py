@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.registry import UserError
 from harness.report import Pivot, ReportSpec, Target, leaderboard, read_target, write_report
-from harness.report.tables.columns import columns
+from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import grids_latex, grids_markdown, tabulate
 from tests.support.records import done, evaluation, private, spec, undone
 
@@ -49,12 +49,12 @@ def test_a_cell_of_which_a_seed_did_not_reach_it_has_no_figure(other):
     frame = leaderboard([falling("fedavg", 0, (3.0, 0.1)), other], by="stationarity", target=NEAR)
     row = frame.iloc[0]
     assert row["reached"] == 1 and pd.isna(row["rounds_to_target"]) and pd.isna(row["bytes_to_target"])
-    assert {c.heading: c.text(row) for c in columns(frame)}["Reached"] == "1/2"
+    assert {c.heading: c.text(row) for c in narrow_columns(frame)}["Reached"] == "1/2"
 
 
 def test_without_a_target_there_is_nothing_to_reach():
     frame = leaderboard([falling("fedavg", 0, (3.0, 0.1))], by="stationarity")
-    assert pd.isna(frame.iloc[0]["target"]) and "Reached" not in [c.heading for c in columns(frame)]
+    assert pd.isna(frame.iloc[0]["target"]) and "Reached" not in [c.heading for c in narrow_columns(frame)]
     assert frame.iloc[0]["oracle_calls"] == 5000
 
 

@@ -50,9 +50,7 @@ def test_a_model_without_a_linear_layer_at_the_front_is_attacked_from_random_sam
     [
         {"compression": {"codec": "sign"}},
         {"compression": {"beta": 0.99}},
-        {"privacy": {"placement": "local", "clip": 1.0, "epsilon": 8}},
         {"privacy": {"placement": "central", "clip": 1.0, "epsilon": 8, "sampling": "full"}},
-        {"privacy": {"placement": "distributed", "clip": 1.0, "epsilon": 8}},
         {"privacy": {"unit": "record", "clip": 1.0, "epsilon": 8}},
     ],
 )

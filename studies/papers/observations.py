@@ -1,4 +1,4 @@
-"""Figures of the claims of papers, one for each run that counts: ``claims.csv``, and whether it is of today."""
+"""Observations of the claims of papers, one for each run that counts: ``claims.csv``, and whether it is stale."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from studies.papers.claims import PaperClaims
 
 FILE = "claims.csv"
 BOUND = ">="
-DIGITS = 10  # significant, of a figure
+DIGITS = 10  # significant, of a value
 CLOSE = 1e-6  # relative: other processors round differently
 
 
-class Figure(NamedTuple):
-    """The figure of one run: a row of ``claims.csv``.
+class Observation(NamedTuple):
+    """The observation of one run: a row of ``claims.csv``.
 
     Attributes
     ----------
     claim, question : str
-        Id of the claim, and the digest of what it asked for when the figure was read.
+        Id of the claim, and the digest of what it asked for when the observation was read.
     arm : str
         ``of`` or ``than``.
     point : float or None
@@ -64,47 +64,47 @@ class Figure(NamedTuple):
         """Chosen settings that are the least or the largest number tried, as ``algorithm.lr=0.2``."""
         tried = dict(part.partition("=")[::2] for part in self.tried.split())
         ends = {
-            f"{name}={one}"
+            f"{name}={end}"
             for name, text in tried.items()
-            for one in (text.split("/")[0], text.split("/")[-1])
+            for end in (text.split("/")[0], text.split("/")[-1])
         }
         return [part for part in self.settings.split() if part in ends]
 
 
-COLUMNS = (*Figure._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
+COLUMNS = (*Observation._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
 
 
-def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
+def versions_text(names: Mapping[str, str], versions: Mapping[str, Any]) -> str:
     """Return parts and versions as ``algorithm=fedavg@3 privacy=@3``; a plugin's version follows a ``+``."""
-    plugins = found.get("plugins", {})
-    sections = [section for section in found if section != "plugins"]
-    sections += [section for section in plugins if section not in found]
+    plugins = versions.get("plugins", {})
+    sections = [section for section in versions if section != "plugins"]
+    sections += [section for section in plugins if section not in versions]
     texts = []
     for section in sections:
         plugin = f"+{plugins[section]}" if section in plugins else ""
-        texts.append(f"{section}={names.get(section, '')}@{found.get(section, '')}{plugin}")
+        texts.append(f"{section}={names.get(section, '')}@{versions.get(section, '')}{plugin}")
     return " ".join(texts)
 
 
-def stale(claims: PaperClaims, figures: Sequence[Figure]) -> list[str]:
-    """Return why figures are not evidence for the claims of today, one sentence for each reason."""
+def stale(claims: PaperClaims, observations: Sequence[Observation]) -> list[str]:
+    """Return why observations are not evidence for the claims of today, one sentence for each reason."""
     reasons: list[str] = []
     for claim in claims.claims:
-        own = [figure for figure in figures if figure.claim == claim.id]
-        if not own:
-            reasons.append(f"{claim.id}: {FILE} has no figure of it")
-        elif any(figure.question != claim.question for figure in own):
-            reasons.append(f"{claim.id}: claims.yaml asks for other figures than those in {FILE}")
-        for text in sorted({figure.versions for figure in own}):
+        evidence = [observation for observation in observations if observation.claim == claim.id]
+        if not evidence:
+            reasons.append(f"{claim.id}: {FILE} has no observation of it")
+        elif any(observation.question != claim.question for observation in evidence):
+            reasons.append(f"{claim.id}: claims.yaml asks for other observations than those in {FILE}")
+        for text in sorted({observation.versions for observation in evidence}):
             if not text:
                 reasons.append(f"{claim.id}: versions of its runs are not known")
             elif (now := _today(text)) != text:
                 was, now_is = set(text.split()) - set(now.split()), set(now.split()) - set(text.split())
-                told = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
-                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {told}")
+                contrast = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
+                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {contrast}")
     ids = {claim.id for claim in claims.claims}
-    gone = sorted({figure.claim for figure in figures if figure.claim not in ids})
-    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in gone]
+    obsolete = sorted({observation.claim for observation in observations if observation.claim not in ids})
+    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in obsolete]
 
 
 def _today(text: str) -> str:
@@ -114,25 +114,25 @@ def _today(text: str) -> str:
         section, _, rest = part.partition("=")
         names[section] = rest.rpartition("@")[0]
     spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
-    made = versions(spec)
+    current = versions(spec)
     special = {
-        name: one.version for name, one in SPECIAL.items() if name in names
+        name: special_part.version for name, special_part in SPECIAL.items() if name in names
     }  # the text has no settings
-    return versions_text(names, {**made, **special} if made else {})
+    return versions_text(names, {**current, **special} if current else {})
 
 
-def write_figures(path: Path, figures: Sequence[Figure]) -> None:
+def write_observations(path: Path, observations: Sequence[Observation]) -> None:
     """Write ``claims.csv``."""
     lines: list[list[object]] = [list(COLUMNS)]
-    rows = Counter(figure.claim for figure in figures)
-    for figure in figures:
-        plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
-        lines.append(["" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
-                      for one in (*plain, rows[figure.claim])])  # fmt: skip
+    rows = Counter(observation.claim for observation in observations)
+    for observation in observations:
+        plain = observation._replace(bound=BOUND if observation.bound else "")  # type: ignore[arg-type]
+        lines.append(["" if entry is None else f"{entry:.{DIGITS}g}" if isinstance(entry, float) else entry
+                      for entry in (*plain, rows[observation.claim])])  # fmt: skip
     write_text(path, as_csv(lines))
 
 
-def read_figures(path: Path) -> list[Figure]:
+def read_observations(path: Path) -> list[Observation]:
     """Read ``claims.csv``.
 
     Raises
@@ -149,40 +149,47 @@ def read_figures(path: Path) -> list[Figure]:
     if not rows or tuple(rows[0]) != COLUMNS:
         raise UserError(f"{path}: the columns {', '.join(COLUMNS)} are needed")
     try:
-        figures = [_figure(*row) for row in rows[1:]]
+        observations = [_observation(*row) for row in rows[1:]]
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    if len(_keyed(figures)) < len(figures):
+    if len(_by_key(observations)) < len(observations):
         raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
-    found = Counter(figure.claim for figure in figures)
-    for figure, row in zip(figures, rows[1:], strict=True):
-        if row[-1] != str(found[figure.claim]):
-            raise UserError(f"{path}: {figure.claim} has {found[figure.claim]} rows, expected {row[-1]}")
-    return figures
+    counts = Counter(observation.claim for observation in observations)
+    for observation, row in zip(observations, rows[1:], strict=True):
+        if row[-1] != str(counts[observation.claim]):
+            raise UserError(
+                f"{path}: {observation.claim} has {counts[observation.claim]} rows, expected {row[-1]}"
+            )
+    return observations
 
 
-def _figure(
+def _observation(
     claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
     run: str, versions: str, tried: str, rows: str,
-) -> Figure:  # fmt: skip
-    """Return the figure of a row; `rows` is checked with all of them."""
+) -> Observation:  # fmt: skip
+    """Return the observation of a row; `rows` is checked with all of them."""
     if bound not in ("", BOUND) or arm not in ("of", "than"):
         raise ValueError(f"arm {arm!r}, bound {bound!r}")
-    at, found = float(point) if point else None, float(value) if value else None
-    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions, tried)
+    at, number = float(point) if point else None, float(value) if value else None
+    return Observation(
+        claim, question, arm, at, settings, repetition, number, bound == BOUND, run, versions, tried
+    )
 
 
-def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
-    """Return the number of runs whose figures differ between two readings by more than rounding."""
-    old, new = _keyed(written), _keyed(found)
+def count_differences(before: Sequence[Observation], after: Sequence[Observation]) -> int:
+    """Return the number of runs whose observations differ between two readings by more than rounding."""
+    old, new = _by_key(before), _by_key(after)
     return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
 
 
-def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
-    return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
+def _by_key(observations: Iterable[Observation]) -> dict[Any, Observation]:
+    return {
+        (observation.claim, observation.arm, observation.point, observation.repetition): observation
+        for observation in observations
+    }
 
 
-def _same(a: Figure, b: Figure) -> bool:
+def _same(a: Observation, b: Observation) -> bool:
     if a.value is None or b.value is None:
         return a == b
     return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

@@ -1,0 +1,220 @@
+"""Messages of a round before they are sent: their numbers, masks and known terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, ClassVar, Self, TypeVar
+
+from torch import Tensor
+
+from harness.core.clients.clients import Clients
+from harness.core.clients.silenced import Silenced
+from harness.core.cost import Cost
+from harness.core.per_run import PerRun
+from harness.core.registry import Incompatible
+from harness.core.settings.compression import PLAIN, Compression
+from harness.core.settings.privacy import Privacy
+from harness.core.wire import gossip, masks
+from harness.core.wire.client_chunks import Assembly
+from harness.core.wire.diagnostics import Diagnostics
+from harness.core.wire.dp_banded import BandedMechanism
+from harness.core.wire.dp_client import AdditiveMechanism, Mechanism, SampleMechanism
+from harness.core.wire.dp_distributed import DistributedMechanism
+from harness.core.wire.known_terms import Delivered, Round, SilencedChannel, known_terms, refuse_private
+from harness.core.wire.message import Known, Message, Part, Value
+from harness.core.wire.stages import Stages
+from privacy import Ledger
+
+R = TypeVar("R")
+
+
+class Outbox:
+    """The messages of one round, before their first stage. `Channel` says what they are.
+
+    In the shapes below ``...`` is empty for one run and ``R`` for R stacked runs.
+
+    Parameters
+    ----------
+    clients : Clients
+        The cohort.
+    mixing : Tensor or None
+        Mixing matrix ``(total, total)`` of a decentralized run, ``(..., total, total)`` when stacked.
+    privacy : Privacy or None
+        The Gaussian mechanism; None: no clipping, no noise, no bookings.
+    compression : Compression
+        Sparsification and wire format.
+    state : dict[str, Tensor]
+        State kept between rounds, by message slot: residuals or shifts ``(..., total, n)`` of all clients, factors
+        ``(..., k)`` or ``(..., total, k)``, and adaptive clip norms ``(...)``.
+    diagnose : bool
+        Whether to record norms of the messages for `diagnostics`.
+    """
+
+    mechanism: ClassVar[type[Mechanism]] = Mechanism  # tests of the audit substitute a broken one
+    stages: ClassVar[type[Stages]] = Stages  # a dry run substitutes stages without encoding and noise
+
+    def __init__(
+        self,
+        clients: Clients,
+        *,
+        mixing: Tensor | None = None,
+        privacy: Privacy | None = None,
+        compression: Compression = PLAIN,
+        state: dict[str, Tensor] | None = None,
+        diagnose: bool = False,
+    ) -> None:
+        memory = dict(state or {})
+        mechanism: Mechanism | None = None
+        if privacy is not None and privacy.unit == "client":
+            kind = self.mechanism
+            if privacy.own is not None:
+                kind = AdditiveMechanism
+            elif privacy.placement == "distributed":
+                kind = DistributedMechanism
+            elif privacy.spec.mechanism == "banded":
+                kind = BandedMechanism
+            mechanism = kind(privacy, clients, memory)
+        elif privacy is not None and clients.problem.kind == "vertical":
+            mechanism = SampleMechanism(privacy, clients, memory)
+        strict = privacy is not None and privacy.spec.strict
+        diagnostics = Diagnostics() if diagnose and not strict else None
+        self._stages = self.stages(clients, mechanism, compression, memory, None, diagnostics)
+        self._mixing = mixing
+        self._messages = 0
+        self._round: Round | None = None
+        self._delivered: list[Delivered] = []
+
+    def release_values(self, round: Round) -> None:
+        """Set apart what follows from earlier releases: from now on only the rest of a message is protected.
+
+        Parameters
+        ----------
+        round : Callable
+            ``round(clients, channel)`` of the algorithm with the state before this round. It is gone through
+            without gradients for every message (`harness.core.wire.known_terms`).
+        """
+        self._round = round
+
+    def known(self, method: str) -> Known | None:
+        """Return the terms of the next message, to be sent by a method, that follow from earlier releases.
+
+        None if messages are protected as they are, or neither protected nor diagnosed.
+        """
+        if self._round is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
+            return None
+        averages = self._mechanism is not None and self._mechanism.averages
+        return self._known(self._round, method, averages=averages)
+
+    def _known(self, round: Round, method: str, *, averages: bool) -> Known:
+        def silenced(clients: Silenced) -> SilencedChannel:
+            return SilencedChannel(clients, self._delivered, method, lambda: self.gap)
+
+        return known_terms(round, self._clients, silenced, averages=averages)
+
+    def _returned(self, method: str, result: R) -> R:
+        """Keep the result of a method for silenced rounds, and return it."""
+        if self._round is not None:
+            self._delivered.append(Delivered.of(method, result))
+        return result
+
+    def part(self, clients: Clients, assembly: Assembly) -> Self:
+        """Return the channel of one client, a cohort of size 1, which posts its messages to the assembly."""
+        channel = copy(self)
+        channel._delivered = []
+        channel._stages = self._stages.part(clients, assembly)
+        return channel
+
+    @property
+    def _clients(self) -> Clients:
+        return self._stages.clients
+
+    @property
+    def _mechanism(self) -> Mechanism | None:
+        return self._stages.mechanism
+
+    @property
+    def _compression(self) -> Compression:
+        return self._stages.compression
+
+    @property
+    def cost(self) -> Cost:
+        """The counters of bytes and operations."""
+        return self._clients.cost
+
+    @property
+    def ledger(self) -> Ledger:
+        """The record of the run's releases."""
+        return self._clients.ledger
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """State for the next round's channel."""
+        return self._stages.state
+
+    @property
+    def gap(self) -> Any:  # a float or a PerRun
+        """The graph's ``p = 1 - lambda^2``, or that of each stacked run; it is public.
+
+        Lambda is the second largest absolute eigenvalue of the mixing matrix.
+        """
+        if self._mixing is None:
+            raise ValueError("this run has no topology, so no spectral gap")
+        gaps = gossip.gaps(self._mixing)
+        return gaps[0] if self._mixing.ndim == 2 else PerRun(gaps)
+
+    @property
+    def diagnostics(self) -> dict[str, Tensor]:
+        """Figures of this round's first uplink message, ``(...)`` each; see `Diagnostics.figures`.
+
+        They depend on private data and are not released. Empty under strict privacy and without ``diagnose``.
+        """
+        diagnostics = self._stages.notes.diagnostics
+        return {} if diagnostics is None else diagnostics.figures()
+
+    def _uplink(
+        self,
+        method: str | None,
+        parts: Sequence[Part],
+        *,
+        selects: bool = True,
+        real: Tensor | None = None,
+    ) -> Message:
+        """Create a message of the clients, before its first stage; it has known terms if a method is named.
+
+        With ``selects`` the common random choice of entries applies to it.
+        """
+        known = None if method is None else self.known(method)
+        if known is not None and self._mechanism is not None:
+            refuse_private(known, parts)
+        slot, copies = self._slot(), self._clients.participation_mask
+        mask = self._mask(slot, parts, sparsify=selects, real=real)
+        replaced = [isinstance(part, Value) for part in parts] if self._round is not None else ()
+        return Message(
+            slot, parts, copies, mask, sparsify=self._compression.sparsifies, known=known, replaced=replaced
+        )
+
+    def _refuse_feedback(self, refuse: bool) -> None:
+        if refuse and self._compression.error_feedback:
+            raise Incompatible(
+                "compression.error_feedback: the algorithm sends statistics of this round or of single samples, "
+                "and the residual of one message must not be added to the next"
+            )
+
+    def _local_only(self, does: str) -> None:
+        if self._mechanism is not None and self._mechanism.averages:
+            placement = self._mechanism.privacy.placement
+            raise Incompatible(
+                f"{placement} privacy protects only averages, but the algorithm {does}; use placement local"
+            )
+
+    def _mask(
+        self, slot: int, parts: Sequence[Tensor | Part], *, sparsify: bool, real: Tensor | None = None
+    ) -> Tensor | None:
+        """Return the public mask of a message; without ``sparsify`` only that of the pruned model."""
+        return masks.shared(self._clients, self._compression if sparsify else PLAIN, slot, parts, real)
+
+    def _slot(self) -> int:
+        """Return the next message's number: 0, 1, ... in a round; -1, -2, ... before the first round."""
+        self._messages += 1
+        return self._messages - 1 if self._clients.round >= 0 else -self._messages
