@@ -21,7 +21,8 @@ from harness.config.yaml import read_yaml
 from harness.core.registry import UserError, counted
 from harness.executors.local import torch_threads
 from harness.executors.scheduler import Outcome, choose, run_one
-from harness.executors.suites import Follower, Work, run_suite, unfollowed
+from harness.executors.suites import run_suite
+from harness.executors.work import Follower, Work, unfollowed
 from harness.simulation import build
 from harness.simulation import plan as plans
 from harness.simulation.build import Execution, Setup

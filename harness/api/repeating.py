@@ -17,7 +17,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError, unknown
 from harness.executors.records import Unrepeatable, other_data, refuse_unrepeatable
 from harness.executors.replay import differences
-from harness.executors.suites import Work
+from harness.executors.work import Work
 from harness.report.data.columns import TABLES
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.published import PublishedRow, figures, read_fields

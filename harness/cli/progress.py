@@ -16,7 +16,7 @@ from rich.table import Column
 from harness.cli.console import amount, figures, log
 from harness.config.run import RunSpec
 from harness.executors.scheduler import Outcome
-from harness.executors.suites import Follower
+from harness.executors.work import Follower
 from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 

@@ -12,7 +12,7 @@ from harness.api.repeating import TOLERANCE, Repetition, repeat_row
 from harness.cli.arguments import describing, pairs
 from harness.cli.console import log, out, print_rows
 from harness.core.registry import UserError, counted
-from harness.executors.suites import Work
+from harness.executors.work import Work
 from harness.report.data.published import PublishedRow, read_row
 
 DATA_PATH = "data.path"

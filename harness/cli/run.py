@@ -20,7 +20,8 @@ from harness.config.searches import runs_of
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
-from harness.executors.suites import Work, run_suite, within_limit
+from harness.executors.suites import run_suite, within_limit
+from harness.executors.work import Work
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback

@@ -16,6 +16,8 @@
       halving: 3                             # a third
       finalists: 4                           # of every budget
       seed: 0                                # another one makes an independent search
+      standard_error: 0.005                  # report further seeds where that of a mean is larger,
+      most_seeds: 50                         # up to so many
       once_for: [compression.beta]           # values of compression that share a search
 
 One search is made for a method on a federation over all privacy budgets, by a surface that is fitted to all of its
@@ -141,6 +143,8 @@ class SurfaceTune(TuneSpec):
     repeats: tuple[Count, Count, Count] = (1, 4, 16)
     finalists: Count = 4
     seed: Annotated[int, Field(ge=0)] = 0
+    standard_error: Annotated[float, Field(gt=0)] | None = None
+    most_seeds: Count = 50
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
-from harness.executors.suites import Work
+from harness.executors.work import Work
 from harness.storage import files, seals
 from harness.storage import merge as merging
 from harness.storage.seals import read_sealed, write_sealed

@@ -87,7 +87,7 @@ def _carry_out(tune: TuneSpec, store: Store, start: Start, attempts: Sequence[At
         runs[id] = spec
         ids.append(id)
     start(list(runs.values()))
-    ends = {id: _metrics(store, id) for id in runs}
+    ends = {id: metrics_of(store, id) for id in runs}
     for attempt, known in zip(attempts, ids, strict=True):
         metrics = ends.get(known or "", {})
         attempt.trial.seeds.append(attempt.seed)
@@ -95,7 +95,7 @@ def _carry_out(tune: TuneSpec, store: Store, start: Start, attempts: Sequence[At
         attempt.trial.tests.append(metrics.get(tune.metric))
 
 
-def _metrics(store: Store, id: str) -> Mapping[str, float]:
+def metrics_of(store: Store, id: str) -> Mapping[str, float]:
     """Return the metrics at the end of a run; none if it has not ended well."""
     folder = store.folder(id)
     found: Mapping[str, float] = folder.end()["metrics"] if folder.status == "done" else {}

@@ -245,11 +245,19 @@ def _search(cell: Cell) -> dict[str, Any]:
     if not (search := cell.records[0].search):
         return {}
     tune, cost = search["tune"], search["epsilon"]
-    seeds = " ".join(map(str, tune["seeds"]))
-    tuned = f"best of {len(search['trials'])} by selection_{tune['metric']}, seeds {seeds}"
+    tuned = _way(search, tune)
     if any(draws_of_run(record) == SHARED for record in cell.records):  # in records of earlier versions too
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
     return {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
+
+
+def _way(search: Mapping[str, Any], tune: Mapping[str, Any]) -> str:
+    """Describe how a search chose."""
+    number, measure = len(search["trials"]), f"selection_{tune['metric']}"
+    if "repeats" not in tune:
+        return f"best of {number} by {measure}, seeds {' '.join(map(str, tune['seeds']))}"
+    runs = sum(len(trial["values"]) for trial in search["trials"])
+    return f"surface of {measure} over {number} settings and {runs} runs at this budget"
 
 
 def _repeatable(cell: Cell) -> dict[str, str | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from harness.metrics import better_is_higher
@@ -37,6 +38,21 @@ class Searched:
         """The trial that won; None if none had figures."""
         number = self.found["chosen"]
         return None if number is None else self.found["trials"][number]
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """Seed of the search -> the measure that chooses, of the trial that won."""
+        if self.chosen is None:
+            return {}
+        seeds = self.chosen.get("seeds") or self.tune["seeds"]
+        values = zip(seeds, self.chosen["values"], strict=False)
+        return {seed: value for seed, value in values if value is not None}
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of `by_seed`; None without figures."""
+        values = self.by_seed.values()
+        return fmean(values) if values else None
 
     @property
     def failed(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
+REPORTED, CURSE, ALSO = "Reported", "Curse", "Other choice"
 UNTOLD = ("seed", "eval_every", "privacy")  # sections that name no search; its budget does
 
 
@@ -31,44 +32,79 @@ def tuning_tables(records: Iterable[RunRecord]) -> list[Grid]:
 
 def _table(suite: str, found: Sequence[Searched]) -> Grid:
     tune = found[0].tune
-    measure, metric, budget = f"selection_{tune['metric']}", tune["metric"], tune["budget"]
-    sizes = sorted({size for size in SIZES if size < budget} | {budget})
+    measure, metric = f"selection_{tune['metric']}", tune["metric"]
+    by_surface = "repeats" in tune
+    sizes = [] if by_surface else sorted({size for size in SIZES if size < tune["budget"]} | {tune["budget"]})
     private = any(search.found["epsilon"] is not None for search in found)
     names = _names(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
         places[name, "Chosen"] = Place(_settings(search), {}, "")
-        if search.chosen is not None:
-            values = [value for value in search.chosen["values"] if value is not None]
-            seeds = dict(zip(tune["seeds"], values, strict=False))
-            places[name, words(measure)] = Place(value_text(fmean(values), measure), seeds, "")
+        if (sought := search.mean) is not None:
+            places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed, "")
+        reported = search.cells[0].values(measure)
+        if sought is not None and reported:
+            places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported, "")
+            places[name, CURSE] = Place(f"{100 * (sought - fmean(reported.values())):+.1f}", {}, "")
         for size in sizes:
             best = search.best_of(size)
             places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
+        places[name, ALSO] = Place(_also(search), {}, "")
         places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
         places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
-    halved = f"; one setting in {tune['halving']} went on to the next seed" if len(tune["seeds"]) > 1 else ""
-    notes = [
-        f"Each row chose among {counted(budget, 'setting')} by {words(measure)}, on samples that no run trains "
-        f"or tests on, with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
-        f"Best of n: {words(metric)} that a search of n settings finds on average, on test samples, first seed; "
-        "searches of which all settings fail are left out.",
-    ]
-    if private:
-        notes.append(
-            f"The search is not counted in ε. {COST}: were settings drawn independently at random, their number "
-            f"from a logarithmic, geometric or Poisson distribution of mean {budget}, each run with all seeds, and "
-            "the figures that choose public (Papernot and Steinke 2022)."
-        )
     columns = (
-        "Chosen",
-        words(measure),
+        *("Chosen", words(measure), REPORTED, CURSE),
         *(f"Best of {size}" for size in sizes),
+        *([ALSO] * by_surface),
         "Failed",
         *([COST] * private),
     )
     title = f"What tuning chose: {suite}" if suite else "What tuning chose"
+    notes = (_of_surface if by_surface else _of_halving)(tune, words(measure))
+    notes += [
+        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: the first minus the second, in points; "
+        "what is far above 0 was chosen by luck.",
+        *([_of_cost(tune["budget"])] if private else ["The search is not counted in ε."]),
+    ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
+
+
+def _of_surface(tune: Mapping[str, Any], measure: str) -> list[str]:
+    """Return what a search by a surface was."""
+    first, second, third = tune["repeats"]
+    return [
+        f"Each method searched all budgets together, by a surface of {measure} on samples that no run trains or "
+        f"tests on: {counted(tune['budget'], 'setting')} with {counted(first, 'seed')}, the best of each budget "
+        f"with {second}, its {counted(tune['finalists'], 'finalist')} with {third}; ranges that bind were widened.",
+        f"{ALSO}: how often resampled searches choose another setting.",
+    ]
+
+
+def _of_halving(tune: Mapping[str, Any], measure: str) -> list[str]:
+    """Return what a search by successive halving was."""
+    halved = f"; one setting in {tune['halving']} went on to the next seed" if len(tune["seeds"]) > 1 else ""
+    return [
+        f"Each row chose among {counted(tune['budget'], 'setting')} by {measure}, on samples that no run trains or "
+        f"tests on, with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
+        f"Best of n: {words(tune['metric'])} that a search of n settings finds on average, on test samples, first "
+        "seed; searches of which all settings fail are left out.",
+    ]
+
+
+def _of_cost(budget: int) -> str:
+    """Return what the cost of a search means."""
+    return (
+        f"The search is not counted in ε. {COST}: were settings drawn independently at random, their number from "
+        f"a logarithmic, geometric or Poisson distribution of mean {budget}, each run with all seeds, and the "
+        "figures that choose public (Papernot and Steinke 2022)."
+    )
+
+
+def _also(search: Searched) -> str:
+    """Return the share of resampled searches that choose another setting than the one chosen."""
+    finalists = search.found.get("finalists", ())
+    others = [finalist["share"] for finalist in finalists if finalist["trial"] != search.found["chosen"]]
+    return f"{sum(others):.0%} ({len(others)})" if others else ""
 
 
 def _names(found: Sequence[Searched]) -> list[str]:

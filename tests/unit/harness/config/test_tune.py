@@ -247,7 +247,7 @@ def test_budgets_are_one_family_and_other_privacy_is_another():
     privacies = [None, *budgets, {"placement": "local", "clip": 1, "epsilon": 8}]
     privacies.append({"placement": "central", "clip": 1, "noise_multiplier": 2})
     made = suite({"settings": LR}, sweep={"algorithm": ["fedavg"], "privacy": privacies})
-    assert [family.budgets for family in families(searches(made.cells, made.tune))] == [
+    assert [family.budgets for family in families(searches(made.combinations, made.tune))] == [
         (math.inf,),
         (8.0, 2.0),
         (8.0,),
@@ -260,7 +260,7 @@ def test_runs_of_a_search_by_a_surface_are_paired():
         {"settings": LR},
         sweep={"algorithm": ["fedavg"], "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 2}]},
     )
-    plain, private = searches(made.cells, made.tune)
+    plain, private = searches(made.combinations, made.tune)
     assert private.spec({"algorithm.lr": 0.1}, 7, paired=True).privacy.draws == "paired"
     assert private.spec({"algorithm.lr": 0.1}, 7).privacy.draws == "own"
     assert plain.spec({"algorithm.lr": 0.1}, 7, paired=True).privacy is None

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.config.sweep import expand
-from harness.executors.suites import in_suite
+from harness.executors.work import in_suite
 from harness.report import leaderboard
 from harness.report.tables.columns import narrow_columns
 from harness.storage.store import Store

@@ -39,7 +39,7 @@ def family(budgets=BUDGETS, **tune):
         "tune": {"settings": settings, **tune},
     }
     made = make_suite(content)
-    return families(searches(made.cells, made.tune)), made.tune
+    return families(searches(made.combinations, made.tune)), made.tune
 
 
 class Answers:

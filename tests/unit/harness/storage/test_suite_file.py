@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.config.suite import make_suite
-from harness.executors.suites import in_suite
+from harness.executors.work import in_suite
 from harness.storage.files import Damaged
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.suite_file import read_suite, write_suite

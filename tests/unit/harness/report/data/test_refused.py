@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.config.sweep import expand
-from harness.executors.suites import in_suite
+from harness.executors.work import in_suite
 from harness.report import Pivot, leaderboard
 from harness.report.data.results import Results
 from harness.report.plots import overview as maps

@@ -1,0 +1,141 @@
+"""Suites tuned by a surface: what is run, what is chosen, what is kept, and that it can be interrupted."""
+
+import json
+
+import pytest
+import yaml
+
+from harness.cli.parser import main
+from harness.storage.store import Store
+from tests.support.written import blank
+
+SUITE = {
+    "suite": "tuned",
+    "base": {
+        "data": "breast-cancer",
+        "partition": {"kind": "iid", "clients": 4, "selection": 0.25},
+        "model": "logistic",
+        "eval_every": 10,
+    },
+    "sweep": {
+        "algorithm": ["fedavg", "fednova"],
+        "privacy": [
+            None,
+            {"placement": "central", "clip": 1, "epsilon": 4},
+            {"placement": "central", "clip": 1, "epsilon": 1},
+        ],
+        "seed": [0, 1, 2, 3, 4],
+    },
+    "tune": {
+        "settings": {
+            "algorithm.lr": {"log_uniform": [0.003, 0.3], "fixed": True},
+            "privacy.clip": {"log_uniform": [0.1, 1], "fixed": True},
+            "rounds": {"choice": [1, 3]},
+        },
+        "metric": "auroc",
+        "budget": 8,
+        "repeats": [1, 2, 3],
+        "finalists": 2,
+    },
+    "report": {"by": "auroc", "baseline": "fedavg"},
+}
+
+
+def suite(folder, *options, out="out", **tune):
+    path = folder / "tuned.yaml"
+    path.write_text(yaml.safe_dump(SUITE | {"tune": SUITE["tune"] | tune}))
+    return main(["suite", str(path), "--out", str(folder / out), *(options or ("--jobs", "1"))])
+
+
+def kept(folder, out="out"):
+    return json.loads((folder / out / "tuned" / "suite.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", blank)
+        assert suite(folder) == 0
+    return folder
+
+
+def test_budgets_are_searched_together_with_noise_that_they_share(finished):
+    records = Store(finished / "out").records("tuned-tuning")
+    search_runs = [record for record in records if record.spec["seed"] > 100]
+    private = [record for record in search_runs if record.spec["privacy"]]
+    assert {record.spec["privacy"]["draws"] for record in private} == {"paired"}
+    tried = {}
+    for record in private:
+        spec = record.spec
+        key = (
+            spec["algorithm"]["name"],
+            spec["algorithm"]["lr"],
+            spec["privacy"]["clip"],
+            spec["rounds"],
+            spec["seed"],
+        )
+        tried.setdefault(key, set()).add(spec["privacy"]["epsilon"])
+    assert {tuple(sorted(budgets)) for budgets in tried.values()} == {(1.0, 4.0)}
+    seeds = {name: {key[-1] for key in tried if key[0] == name} for name in ("fedavg", "fednova")}
+    assert len(seeds["fedavg"]) == len(seeds["fednova"]) == 3
+    assert not seeds["fedavg"] & seeds["fednova"]
+
+
+def test_reported_runs_have_the_chosen_settings_and_noise_of_their_own(finished):
+    content, store = kept(finished), Store(finished / "out")
+    searches = content["tuning"]["searches"]
+    assert len(searches) == 6
+    for record in store.records("tuned"):
+        search = record.search
+        settings = search["trials"][search["chosen"]]["settings"]
+        assert record.spec["algorithm"]["lr"] == settings["algorithm.lr"]
+        assert record.spec["privacy"] is None or record.spec["privacy"]["draws"] == "own"
+    for search in searches:
+        assert all(len(trial["seeds"]) == len(trial["values"]) for trial in search["trials"])
+        assert len(search["trials"][search["chosen"]]["seeds"]) == 3
+
+
+def test_finalists_have_reported_runs_too(finished):
+    searches = kept(finished)["tuning"]["searches"]
+    others = [
+        (search, finalist)
+        for search in searches
+        for finalist in search["finalists"]
+        if finalist["trial"] != search["chosen"]
+    ]
+    assert others, "the test needs searches that could have chosen otherwise"
+    for _, finalist in others:
+        assert sorted(finalist["metrics"]) == ["0", "1", "2", "3", "4"]
+        assert all(
+            "auroc" in metrics and "selection_auroc" not in metrics
+            for metrics in finalist["metrics"].values()
+        )
+    assert all(sum(finalist["share"] for finalist in search["finalists"]) <= 1.0001 for search in searches)
+
+
+def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):
+    before = kept(finished)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    monkeypatch.setattr("harness.executors.local.simulate_all", lambda *_: pytest.fail("a run is made again"))
+    assert suite(finished) == 0
+    assert kept(finished) == before
+
+
+@pytest.mark.slow
+def test_the_search_is_the_same_on_two_workers(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    assert suite(tmp_path, "--jobs", "2") == 0
+    assert kept(tmp_path)["tuning"] == kept(finished)["tuning"]
+
+
+def test_more_seeds_are_reported_where_the_mean_is_uncertain(tmp_path, monkeypatch):
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    monkeypatch.setitem(SUITE, "sweep", SUITE["sweep"] | {"algorithm": ["fedavg"], "seed": [0, 1]})
+    assert suite(tmp_path, standard_error=1e-5, most_seeds=4) == 0
+    seeds = {}
+    for record in Store(tmp_path / "out").records("tuned"):
+        seeds.setdefault(record.search["number"], set()).add(record.spec["seed"])
+    assert set(map(tuple, seeds.values())) == {(0, 1, 2, 3)}
+    assert suite(tmp_path, out="calm", standard_error=1.0) == 0
+    assert len(Store(tmp_path / "calm").records("tuned")) == 6
