@@ -273,9 +273,7 @@ def tune(
     over: Mapping[str, Any] | None = None,
     name: str = "tuned",
     metric: str = "accuracy",
-    budget: int = 25,
-    seeds: Sequence[int] = (100, 101),
-    halving: int = 3,
+    search: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Study:
     """Search for settings, then run with what was chosen; see docs/comparing.md.
@@ -289,20 +287,19 @@ def tune(
     out, name, **options
         As in `suite`.
     over : Mapping, optional
-        As in `sweep`; every combination but for seeds has a search of its own.
-    metric, budget, seeds, halving : optional
-        The metric on selection samples that chooses, the number of settings tried, the seeds of the search, and
-        the share that goes on from one to the next.
+        As in `sweep`; budgets of a method are searched together.
+    metric : str
+        The metric on selection samples that chooses.
+    search : Mapping, optional
+        Further fields of the section ``tune``, such as ``{"budget": 48}``.
 
     Returns
     -------
     Study
         ``chosen()`` has the settings.
     """
-    search = {
-        "settings": dict(settings), "metric": metric, "budget": budget, "seeds": [*seeds], "halving": halving,
-    }  # fmt: skip
-    content = {"suite": name, "base": _fields(spec), "sweep": _listed(over), "tune": search}
+    section = {**(search or {}), "settings": dict(settings), "metric": metric}
+    content = {"suite": name, "base": _fields(spec), "sweep": _listed(over), "tune": section}
     return suite(content, out, profile="", **options)
 
 

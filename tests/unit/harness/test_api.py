@@ -182,7 +182,7 @@ def test_a_search_from_python_tells_what_it_chose(tmp_path):
     made = harness.tune(
         SPEC | {"partition": {**SPEC["partition"], "selection": 0.2}},
         {"algorithm.lr": {"choice": [1e-6, 0.1]}},
-        tmp_path, over={"seed": range(2)}, budget=2, seeds=[100], progress=False,
+        tmp_path, over={"seed": range(2)}, search={"budget": 2, "repeats": [1, 1, 1]}, progress=False,
     )  # fmt: skip
     assert list(made.chosen()["algorithm.lr"]) == [0.1, 0.1] and made.ends == {"done": 2}
 
