@@ -22,7 +22,7 @@ from tests.support.worlds import quadratic_bilevel
 
 def network(name):
     """A problem of three classes and a batch of four samples in the shape its model takes."""
-    inputs = {row["name"]: row["inputs"] for row in models.describe()}[name]
+    inputs = models.describe(name)["inputs"]
     shape = (5, 1) if inputs == "text" else (3, 32, 32) if "image" in inputs else (12,)
     problem = classifier(models.build(name, shape, 3))
     generator = torch.Generator().manual_seed(0)
