@@ -236,13 +236,11 @@ def _words(name: str, cells: Cells, declared: bool) -> list[str]:
             f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; "
             f"if it stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
         )
-    if len(different) > WIDE and not declared:
+    digits = not np.isnan(values_of([*different], Reading())).any()
+    if not declared and (digits or len(different) > WIDE):
         remarks.append(
-            f"the column {name!r} is text, and each of its {len(different)} values becomes a feature"
-        )
-    elif not declared and not np.isnan(values_of([*different], Reading())).any():
-        remarks.append(
-            f"the column {name!r} is text of digits, and each of its {len(different)} values becomes a feature"
+            f"the column {name!r} is text{' of digits' if digits else ''}, and each of its {len(different)} values "
+            "becomes a feature"
         )
     return remarks
 
