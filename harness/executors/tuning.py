@@ -25,8 +25,10 @@ from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.simulation.totals import DryRun
 from harness.storage.store import Store
-from privacy import Event, Ledger, Selected, selection_epsilon
+from privacy.event import Event
 from privacy.individual import largest
+from privacy.ledger import Ledger
+from privacy.selection import Selected, selection_epsilon
 
 MOST_HISTORIES = 50  # of units whose releases are compared order by order; of more the largest epsilon counts
 

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parameters_to_vector
 
-from compression import CompressionError, alive, prune, scores, shrink, units
+from compression.errors import CompressionError
+from compression.graph import units
+from compression.structured import alive, prune, scores, shrink
 from harness.models import build
 
 

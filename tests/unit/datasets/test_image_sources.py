@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from datasets import DataError, cifar, fetch, images, load, sources
+from datasets import cifar, images, sources
+from datasets.catalog import fetch, load
+from datasets.errors import DataError
 
 # Fashion-MNIST ------------------------------------------------------------------------------------
 

@@ -3,7 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from privacy import Draw, Event, Ledger, account, calibrate_all, calibrate_each, epsilon, gaussian_epsilon
+from privacy.accounting import account, epsilon
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
+from privacy.individual import calibrate_all, calibrate_each
+from privacy.ledger import Draw, Ledger
 
 DELTA = 1e-5
 
