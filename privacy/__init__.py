@@ -20,7 +20,7 @@ account need no torch, and what reads results does not have it.
 `scale_to_norm`           gradient clipping without a guarantee for privacy
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
-`coefficients`            noise that is correlated between rounds (`prefix_error`: what it leaves in sums)
+`coefficients`            noise that is correlated between rounds
 `grid`                    noise that clients add together, as integers (`discrete_gaussian`, `rotate`)
 `scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`normal_p`, `correlation_p`: of draws)
 `one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
