@@ -145,7 +145,8 @@ class Federation:
 
     def sizes(self, split: str = "train") -> Tensor:
         """Return the different numbers of samples that clients have, ascending."""
-        return self._counts[split].unique()
+        sizes: Tensor = self._counts[split].unique()
+        return sizes
 
     @cached_property
     def _counts(self) -> dict[str, Tensor]:
