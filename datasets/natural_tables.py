@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -105,7 +107,6 @@ def _clean_heart(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop stops without a record of searches; take the time apart."""
-    import numpy as np  # as pandas
     import pandas as pd  # slow to import; most data sets do without it
 
     frame = frame.dropna(subset=["personSearch", "vehicleSearch"]).copy()

@@ -201,8 +201,6 @@ class Classes(Partition):
             takers = rng.permutation(np.flatnonzero(holds[:, k]))
             assert len(takers) == shards
             owner[rng.permutation(np.flatnonzero(label == k))] = np.repeat(takers, even(size, shards))
-        if np.ptp(class_sizes) == 0 and class_sizes[0] % shards == 0:
-            assert np.ptp(np.bincount(owner, minlength=clients)) == 0
         return owner
 
     def _shards(self, count: int, clients: int) -> int:
