@@ -19,7 +19,7 @@ from harness import models
 from harness.core.clients.pruning import prune_models
 from harness.core.execution.vectorize import ClientExecutor
 from harness.problems.classify import classifier
-from privacy import gaussian_noise
+from privacy.gaussian import gaussian_noise
 
 W3 = Workload("fedsgda_cnn", (1, 28, 28), 10, 1, 50, 10, batch_size=50, local_epochs=1, lr=0.01)
 CLIP, NOISE = 1.0, 1.0

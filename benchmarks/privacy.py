@@ -25,15 +25,10 @@ from harness.simulation.build import Setup, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run
 from harness.simulation.loop import simulate
-from privacy import (
-    Event,
-    account,
-    analytic_sigma,
-    calibrate,
-    gaussian_epsilon,
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-)
+from privacy.accounting import account, calibrate
+from privacy.event import Event
+from privacy.gaussian import analytic_sigma, gaussian_epsilon
+from privacy.one_run import one_run_epsilon, one_run_gaussian_epsilon
 
 DELTA = 1e-5
 MUTANTS = "tests/unit/harness/testing/test_mutants.py"

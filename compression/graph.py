@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from compression.errors import CompressionError, unknown
-from compression.structured import Part, Role, UnitGroup
+from compression.errors import CompressionError
+from compression.structured import Part, UnitGroup
 
 _LAYERS = (nn.Linear, nn.Conv2d)
 # Each channel of their output depends on the same channel of the input alone, and is zero where that is zero.
@@ -44,15 +44,13 @@ class _Tracer(fx.Tracer):
         return isinstance(m, _LAYERS) or super().is_leaf_module(m, module_qualified_name)
 
 
-def units(module: nn.Module, protect: Collection[str] = ()) -> list[UnitGroup]:
+def units(module: nn.Module) -> list[UnitGroup]:
     """Find the prunable layers of a module, in the order in which they act.
 
     Parameters
     ----------
     module : nn.Module
         A feed-forward network of linear layers and 2-d convolutions whose ``forward`` takes one batch.
-    protect : collection of str
-        Names of layers that stay whole besides the output layer (an embedding that others rely on).
 
     Returns
     -------
@@ -63,14 +61,10 @@ def units(module: nn.Module, protect: Collection[str] = ()) -> list[UnitGroup]:
     Raises
     ------
     CompressionError
-        If a protected name is no layer, layers share parameters, the forward pass cannot be traced, or
-        something between two layers does not map zero to zero channel by channel (a sigmoid, a layer
-        normalization).
+        If layers share parameters, the forward pass cannot be traced, or something between two layers does not
+        map zero to zero channel by channel (a sigmoid, a layer normalization).
     """
     layers = {name: child for name, child in module.named_modules() if isinstance(child, _LAYERS)}
-    for name in protect:
-        if name not in layers:
-            raise unknown("layer to protect", name, layers)
     try:
         nodes = _Tracer().trace(module).nodes
     except (fx.proxy.TraceError, TypeError) as error:
@@ -82,7 +76,7 @@ def units(module: nn.Module, protect: Collection[str] = ()) -> list[UnitGroup]:
     offsets = _offsets(module)
     groups = []
     for node in nodes:
-        if node.op != "call_module" or node.target not in layers or node.target in protect:
+        if node.op != "call_module" or node.target not in layers:
             continue
         reader, between = _follow(node, layers)
         if reader is not None and all(calls[n] == 1 and _ungrouped(layers[n]) for n in (node.target, reader)):
@@ -145,17 +139,17 @@ def _group(
     if inputs % width or (inputs != width and not (image and flattened)):
         raise CompressionError(f"structured pruning cannot see how {reader!r} reads the units of {layer!r}")
 
-    def parts(owner: str, leaf: str, dim: int, indices: int, role: Role) -> list[Part]:
+    def parts(owner: str, leaf: str, dim: int, indices: int) -> list[Part]:
         parameter = getattr(module.get_submodule(owner), leaf)
         if parameter is None:
             return []
         name = f"{owner}.{leaf}"
-        return [Part(name, offsets[name], tuple(parameter.shape), dim, indices, role)]
+        return [Part(name, offsets[name], tuple(parameter.shape), dim, indices)]
 
-    affected = parts(layer, "weight", 0, block, "incoming") + parts(layer, "bias", 0, block, "own")
+    affected = parts(layer, "weight", 0, block) + parts(layer, "bias", 0, block)
     for name in norms:
-        affected += parts(name, "weight", 0, block, "own") + parts(name, "bias", 0, block, "own")
-    affected += parts(reader, "weight", 1, block * inputs // width, "outgoing")
+        affected += parts(name, "weight", 0, block) + parts(name, "bias", 0, block)
+    affected += parts(reader, "weight", 1, block * inputs // width)
     return UnitGroup(layer, width // block, tuple(affected), tuple(norms))
 
 

@@ -98,10 +98,6 @@ class _Values:
         """Whether a generator is drawn from."""
         return self.own.stochastic
 
-    def exact(self, dtype: torch.dtype) -> bool:
-        """Return False: nothing is known about this codec."""
-        return False
-
     def size(self, count: int) -> int:
         """Return the largest number of bytes that this number of entries takes."""
         return self.own.size(count)

@@ -42,9 +42,6 @@ class ValueFormat(Protocol):
     def stochastic(self) -> bool:
         """Whether a generator is drawn from."""
 
-    def exact(self, dtype: torch.dtype) -> bool:
-        """Return whether every finite number of this type survives unchanged."""
-
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return what the receiver reads, for rows ``(R, m)``, one generator a row."""
 
@@ -78,13 +75,13 @@ class Cast:
         """Bits per entry."""
         return 8 * self.dtype.itemsize
 
-    def exact(self, dtype: torch.dtype) -> bool:
+    def _exact(self, dtype: torch.dtype) -> bool:
         """Return whether every finite number of this type survives unchanged."""
         return torch.promote_types(dtype, self.dtype) == self.dtype
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return the rounded numbers; the very same tensor where rounding changes nothing."""
-        return values if self.exact(values.dtype) else self._narrow(values).to(values.dtype)
+        return values if self._exact(values.dtype) else self._narrow(values).to(values.dtype)
 
     def pack(self, values: Tensor, generator: torch.Generator | None) -> bytes:
         """Encode one message's entries ``(m,)``."""
@@ -99,7 +96,7 @@ class Cast:
         return torch.from_numpy(numbers).view(self.dtype).to(dtype)
 
     def _narrow(self, values: Tensor) -> Tensor:
-        if self.exact(values.dtype):
+        if self._exact(values.dtype):
             return values.to(self.dtype)
         largest = torch.finfo(self.dtype).max
         return values.clamp(-largest, largest).to(self.dtype)
@@ -136,10 +133,6 @@ class Stochastic:
     def steps(self) -> int:
         """Number of grid steps between ``-s`` and ``s``."""
         return 1 if self.bits == 1 else 2**self.bits - 2
-
-    def exact(self, dtype: torch.dtype) -> bool:
-        """Return False: this format rounds."""
-        return False
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return what the receiver reads, for rows ``(R, m)``, one generator a row."""
@@ -202,10 +195,6 @@ class Sign:
     overhead: int = _SCALE_BYTES
     pointwise: bool = False
     stochastic: bool = False
-
-    def exact(self, dtype: torch.dtype) -> bool:
-        """Return False: only signs survive."""
-        return False
 
     def round_trip(self, values: Tensor, generators: Sequence[torch.Generator] | None) -> Tensor:
         """Return what the receiver reads, for rows ``(R, m)``."""

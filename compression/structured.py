@@ -16,7 +16,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from compression.errors import CompressionError
 from compression.select import kept_count
 
-Role: TypeAlias = Literal["incoming", "own", "outgoing"]
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -44,8 +43,6 @@ class Part:
         The axis that runs over the units.
     block : int
         Consecutive indices along that axis per unit.
-    role : {"incoming", "own", "outgoing"}
-        Weights into the units, their biases and normalization, or the next layer's weights that read them.
     """
 
     name: str
@@ -53,7 +50,6 @@ class Part:
     shape: tuple[int, ...]
     dim: int
     block: int
-    role: Role
 
     def view(self, x: Tensor) -> Tensor:
         """Return this tensor, ``(..., *shape)``, as a view of flat vectors ``(..., P)``."""

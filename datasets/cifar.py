@@ -1,14 +1,12 @@
-"""CIFAR-10 from its Python pickles, read with an unpickler that runs no code."""
+"""CIFAR-10 from its Python pickles."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from datasets.cache import LocalCopy
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 from datasets.images import Bytes, join_splits
+from datasets.pickles import unpickle
 from datasets.sources import CIFAR_ARCHIVE
 
 CIFAR_MD5 = {  # of the official files; the last is the test split
@@ -29,6 +28,12 @@ CIFAR_MD5 = {  # of the official files; the last is the test split
 }
 # Digest of decoded pixels and labels of a known copy with JPEG artifacts; pickles differ between NumPy versions.
 CIFAR_JPEG = "10d6657e8791041a7a7810168305ce55903957d6c0fb7bbcb257949078c41bdf"
+# What pickles of arrays are made of; the official files were written by Python 2.
+ARRAYS = {
+    "numpy": ("dtype", "ndarray"),
+    "numpy.core.multiarray": ("_reconstruct",),
+    "numpy._core.multiarray": ("_reconstruct",),
+}
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -87,36 +92,10 @@ def _cifar_files(path: Path) -> dict[str, bytes]:
 def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
     """Return images ``(n, 3, 32, 32)`` and labels ``(n,)``."""
     try:
-        batch = ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
+        batch = unpickle(raw, ARRAYS, encoding="bytes")
         pixels, labels = batch[b"data"], np.asarray(batch[b"labels"], np.int64)
-    # A damaged pickle can raise any of these.
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError,
-            OverflowError, MemoryError) as error:  # fmt: skip
-        raise DataError(f"{where} is not a CIFAR-10 batch: {error or type(error).__name__}") from error
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{where} is not a CIFAR-10 batch: {error}") from error
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3072):
         raise DataError(f"{where} does not hold one row of 3072 bytes per label")
     return pixels.reshape(-1, 3, 32, 32), labels
-
-
-class ArrayUnpickler(pickle.Unpickler):
-    """Unpickler for builtin containers and NumPy arrays, which refuses every other name since it could run code.
-
-    The official files were written by Python 2 and name ``numpy.core.multiarray``; a current NumPy writes
-    ``numpy._core.multiarray``.
-    """
-
-    # NumPy's `_reconstruct`, taken from an array because its module is private.
-    _rebuild = staticmethod(np.empty(0).__reduce__()[0])  # type: ignore[arg-type]
-    _allowed = {  # noqa: RUF012 - read only
-        ("numpy.core.multiarray", "_reconstruct"): _rebuild,
-        ("numpy._core.multiarray", "_reconstruct"): _rebuild,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return one of four allowed objects; raise `pickle.UnpicklingError` for any other name."""
-        try:
-            return self._allowed[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is refused") from None

@@ -19,53 +19,21 @@ from datasets.numerals import values_of
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
 MANY = 20  # different numbers of a label, above which they look like a quantity
 WIDE = 50  # values of a text column, above which the number of its features is said
-FEW_UNITS = (
-    10  # different numbers with one unit, or after a sign such as <, below which they look like categories
-)
+#: Different numbers with one unit, or after a sign such as <, below which they look like categories.
+FEW_UNITS = 10
 LINES = 10  # about one file
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
-#: What people write where they have no value; in text the marks of the second kind are values of their own.
-NOTHING = frozenset(
-    (
-        "n/a",
-        "n.a.",
-        "n. a.",
-        "na",
-        "nan",
-        "null",
-        "#n/a",
-        "#na",
-        "#null!",
-        "<na>",
-        "-",
-        "--",
-        "---",
-        "\u2013",
-        ".",
-    )
-)
-UNKNOWN = frozenset(
-    (
-        "",
-        "?",
-        "none",
-        "nil",
-        "unknown",
-        "missing",
-        "not available",
-        "n.d.",
-        "k.a.",
-        "k. a.",
-        "..",
-        "#value!",
-    )
+#: What people write where they have no value; in text the marks of the first kind are values of their own.
+NOTHING = re.compile(r"#?n/?a|n\. ?a\.|nan|null|#null!|<na>|-{1,3}|\u2013|\.", re.IGNORECASE)
+UNKNOWN = re.compile(
+    r"|\?|none|nil|unknown|missing|not available|n\.d\.|k\. ?a\.|\.\.|#value!", re.IGNORECASE
 )
 SIGN, UNIT = r"[+\-\u2212\u2013]?", r"[%‰°$€£¥₹]|[A-Za-zµ%°/²³]{1,7}"
 GROUP = r"[.,'\u2019\s_]"  # between groups of three digits
 #: A number as people write it: a currency, groups of digits, decimals, an exponent, a unit.
 WRITTEN = re.compile(
-    rf"{SIGN}(?P<currency>[$€£¥₹]|[A-Z]{{3}} )? ?{SIGN}"
-    rf"(?P<digits>\d+(?:[.,]\d+)?|\d{{1,3}}(?:{GROUP}\d{{3}})+(?:[.,]\d+)?|[.,]\d+)"
+    rf"{SIGN}(?:[$€£¥₹]|[A-Z]{{3}} )? ?{SIGN}"
+    rf"(?:\d+(?:[.,]\d+)?|\d{{1,3}}(?:{GROUP}\d{{3}})+(?:[.,]\d+)?|[.,]\d+)"
     rf"(?:[eE][+-]?\d+)? ?(?P<unit>{UNIT})?"
 )
 BOUND = re.compile(r"[<>≤≥~±]=? ?(?P<number>.+)")
@@ -104,7 +72,11 @@ def check_column_kinds(
                 )
             continue
         counts = Counter(cells.values[~cells.missing].tolist())
-        rest = {value: count for value, count in counts.items() if value.lower() not in NOTHING | UNKNOWN}
+        rest = {
+            value: count
+            for value, count in counts.items()
+            if not (NOTHING.fullmatch(value) or UNKNOWN.fullmatch(value))
+        }
         numeric = {value: match for value in rest if (match := _number_match(value))}
         units = Counter(match["unit"] or "" for match in numeric.values())
         unit, alike = units.most_common(1)[0] if units else ("", 0)
@@ -124,16 +96,16 @@ def _number_match(value: str) -> re.Match[str] | None:
     return None if DATE.fullmatch(value) else WRITTEN.fullmatch(bound["number"] if bound else value)
 
 
-def _advice(path: Path, name: str, counts: Counter[str], matches: Mapping[str, re.Match[str]]) -> str:
+def _advice(path: Path, name: str, counts: Counter[str], numeric: Collection[str]) -> str:
     """Return what to set so that a column of text becomes numbers."""
     plain = dict(zip(counts, ~np.isnan(values_of([*counts], Reading())), strict=True))
     odd = [value for value, _ in counts.most_common() if not plain[value]]
-    signs = [value for value in odd if value in matches and _has_unit_or_sign(value, matches[value])]
-    numbers = [value for value in odd if value in matches and value not in signs]
-    others = [value for value in odd if value not in matches]
+    others = [value for value in odd if value not in numeric]
+    option, numbers = _way_of_writing([value for value in odd if value in numeric])
+    signs = [value for value in odd if value in numeric and value not in numbers]
     advice = []
     if numbers:
-        advice.append(f"set {_signs(numbers, matches)}")
+        advice.append(f"set {option}")
     if others:
         missing = "&na=".join(map(quote, others[:5]))
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
@@ -141,11 +113,10 @@ def _advice(path: Path, name: str, counts: Counter[str], matches: Mapping[str, r
     if signs:
         advice.append(f"take signs such as that of {signs[0]!r} out of the file")
     if not advice:  # numbers to us, and not by the signs that were set
-        groups = {_group(match["digits"]) for match in matches.values() if not match["digits"].isdecimal()}
-        (group,) = groups if len(groups) == 1 else (None,)
+        grouped = all(re.fullmatch(r"\d{1,3}(\.\d{3})+", value) for value in counts)
         advice.append(
-            f"set thousands={_as_option(group)} if that separates groups of three digits"
-            if group
+            "set thousands=. if that separates groups of three digits"
+            if grouped
             else "set decimal and thousands as these are written"
         )
     examples = ", ".join(map(repr, [*others[:2], *numbers[:2], *signs[:2]][:4] or list(counts)[:3]))
@@ -156,41 +127,18 @@ def _advice(path: Path, name: str, counts: Counter[str], matches: Mapping[str, r
     )
 
 
-def _has_unit_or_sign(value: str, match: re.Match[str]) -> bool:
-    """Return whether a number has a currency, a unit, or a sign that options cannot read."""
-    return bool(
-        match["unit"] or match["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
-    )
-
-
-def _signs(numbers: list[str], matches: Mapping[str, re.Match[str]]) -> str:
-    """Return the options that read numbers with commas, points or spaces in them."""
-    digits = [matches[value]["digits"] for value in numbers]
-    groups = {sign for text in digits if re.search(r"\d", text) and (sign := _group(text))}
-    commas = [
-        text for text in digits if re.fullmatch(r"\d*,\d+", text) and not re.fullmatch(r"\d{1,3},\d{3}", text)
-    ]
-    if any(re.search(r"\.\d{3}.*,", text) for text in digits):
-        return "decimal=,&thousands=."
-    if any(re.search(r",\d{3}.*\.", text) for text in digits):
-        return "thousands=,"
-    if commas:
-        other = next((sign for sign in groups if sign not in ",."), "")
-        return "decimal=," + (f"&thousands={_as_option(other)}" if other else "")
-    if "," in groups:
-        return f"thousands=, if {numbers[0]!r} has groups of three digits, or decimal=, if it has decimals"
-    return f"thousands={_as_option(next(iter(sorted(groups)), ','))}"
-
-
-def _group(text: str) -> str | None:
-    """Return what separates groups of three digits."""
-    match = re.match(r"\d{1,3}([^\d])\d{3}(?!\d)", text)
-    return match[1] if match else None
-
-
-def _as_option(sign: str) -> str:
-    """Return a sign as an address spells it."""
-    return quote(sign, safe=",'")
+def _way_of_writing(numbers: list[str]) -> tuple[str, list[str]]:
+    """Return the options that read most of some numbers, and which these are."""
+    separators = sorted({sign for number in numbers for sign in re.findall(GROUP, number)})
+    ways = [{"decimal": ","}, *({"thousands": sign} for sign in separators if sign != ".")]
+    ways += [{"decimal": ",", "thousands": sign} for sign in separators if sign != ","]
+    read = [np.array(numbers)[~np.isnan(values_of(numbers, Reading(**way)))].tolist() for way in ways]
+    best = max(range(len(ways)), key=lambda place: len(read[place]))
+    if {"thousands": ","} in ways and read[best] == read[0] == read[ways.index({"thousands": ","})]:
+        both = f"thousands=, if {numbers[0]!r} has groups of three digits, or decimal=, if it has decimals"
+        return both, read[best]
+    spelled = {key: quote(sign, safe=",'") for key, sign in ways[best].items()}
+    return "&".join(f"{key}={sign}" for key, sign in spelled.items()), read[best]
 
 
 def warn_of_doubts(
@@ -282,19 +230,17 @@ def _words(name: str, cells: Cells, declared: bool) -> list[str]:
     if remarks := _identifier(name, values):
         return remarks
     remarks = []
-    if marks := sorted(value for value in different if value.lower() in NOTHING):
+    if marks := sorted(filter(NOTHING.fullmatch, different)):
         count = sum(value in marks for value in values)
         remarks.append(
             f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; "
             f"if it stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
         )
-    if len(different) > WIDE and not declared:
+    digits = not np.isnan(values_of([*different], Reading())).any()
+    if not declared and (digits or len(different) > WIDE):
         remarks.append(
-            f"the column {name!r} is text, and each of its {len(different)} values becomes a feature"
-        )
-    elif not declared and not np.isnan(values_of([*different], Reading())).any():
-        remarks.append(
-            f"the column {name!r} is text of digits, and each of its {len(different)} values becomes a feature"
+            f"the column {name!r} is text{' of digits' if digits else ''}, and each of its {len(different)} values "
+            "becomes a feature"
         )
     return remarks
 

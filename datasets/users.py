@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.allocation import Positions, part_of
-from datasets.errors import FederationError
+from datasets.errors import FederationError, nearest
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset
@@ -28,10 +27,7 @@ class Users(NamedTuple):
 def users_of(dataset: Dataset, column: str) -> Users:
     """Return the users of all samples."""
     if column not in dataset.columns:
-        near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
-        raise FederationError(
-            f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
-        )
+        raise FederationError(f"unknown column of users {column!r}; {nearest(column, dataset.columns)}")
     names, number = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
     return Users(column, names, number.astype(np.int64))
 

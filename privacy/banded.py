@@ -79,13 +79,6 @@ def matrix(diagonals: Array) -> Array:
     return whole
 
 
-def prefix_error(diagonals: Array) -> float:
-    """Return the root mean squared error of prefix sums, for independent noise z of standard deviation 1."""
-    rounds = len(diagonals)
-    sums = np.cumsum(np.linalg.inv(matrix(diagonals)), axis=0)
-    return float(np.sqrt(np.square(sums).sum() / rounds))
-
-
 @lru_cache(maxsize=32)
 def deviations(rounds: int, bands: int, kind: Factorization = "optimal") -> Array:
     """Return the standard deviation of the noise of each round, ``(T,)``, for z of standard deviation 1."""

@@ -46,10 +46,9 @@ Array = NDArray[np.float64]
 Uniforms = Callable[[int], Array]  # gives so many numbers in [0, 1)
 
 MOST_BITS = 20  # of a coordinate; the noise is drawn from a table of as many numbers as it may take
-WRAPS = (
-    1e-6  # bound on the expected number of coordinates of a release that are wrapped around, as if rounding
-)
-# were independent of length; wrapping costs accuracy, not privacy
+#: Bound on the expected number of coordinates of a release that are wrapped around, as if rounding were independent
+#: of length; wrapping costs accuracy, not privacy.
+WRAPS = 1e-6
 GROWTH = 1.01  # of the noise, by which the number of bits is chosen
 ROUNDING = math.exp(-0.5)  # beta: bound on the probability that a rounded vector is too long
 TRIES = 64  # to round a vector so that it is not too long
@@ -71,8 +70,6 @@ class Grid(NamedTuple):
         Parameter of each client's discrete Gaussian, about its standard deviation, in steps; 0 for no noise.
     noise : float
         Standard deviation of the sum's noise over the clip norm, with the noise of all clients.
-    wraps : float
-        Bound on the expected number of coordinates of a sum that are wrapped around.
     """
 
     step: float
@@ -80,7 +77,6 @@ class Grid(NamedTuple):
     longest: float
     sigma: float
     noise: float
-    wraps: float
 
 
 @lru_cache(maxsize=1024)
@@ -139,7 +135,7 @@ def _grid(z: float, factor: float, clients: int, length: int, bits: int, dropout
         sigma = _sigma(z, factor * longest, honest, length)
         noise = sigma * step * math.sqrt(clients)
         spread = math.sqrt(clients**2 / length + noise**2 + clients * step**2 / 4)
-        candidate = Grid(step, bits, longest, sigma, noise, WRAPS)
+        candidate = Grid(step, bits, longest, sigma, noise)
         return candidate, step * 2 ** (bits - 1) >= deviations * spread
 
     low = deviations * math.sqrt(clients**2 / length + (z * factor) ** 2) / 2 ** (bits - 1)

@@ -140,7 +140,6 @@ class Ledger:
         self.last = 0
         self._members: tuple[Counts, Counts] | None = None
         self._open: dict[DrawKey, _Open] = {}
-        self._reports: dict[tuple[float, str, float], PrivacyReport] = {}  # until something is added
 
     def begin(self, ids: Counts | None = None, mask: Counts | None = None) -> None:
         """Begin a round.
@@ -221,7 +220,6 @@ class Ledger:
     def add(self, draw: Draw, times: Counts) -> None:
         """Count a kind of draw ``times`` more for each unit, ``(*runs, units)`` or broadcastable to it."""
         self.counts[draw] = self.counts.get(draw, np.zeros((), np.int64)) + times
-        self._reports.clear()
 
     def _taking_part(self, active: Counts | None) -> Counts:
         if self._members is None:
@@ -280,7 +278,7 @@ class Ledger:
         run: int | None = None,
         noise: Noise | None = None,
     ) -> PrivacyReport:
-        """Account for all releases about every unit; once for runs with equal noise if all units are alike.
+        """Account for all releases about every unit.
 
         Parameters
         ----------
@@ -301,28 +299,6 @@ class Ledger:
             If delta is not in (0, 1) or the accountant is unknown.
         """
         check_delta(delta)
-        alike = noise is None and not np.ndim(noise_multiplier) and self._alike
-        if not alike:
-            return self._report(delta, accountant, noise_multiplier, run, noise)
-        key = delta, accountant, float(noise_multiplier)
-        if key not in self._reports:
-            self._reports[key] = self._report(delta, accountant, noise_multiplier, run, noise)
-        return self._reports[key].copy()
-
-    @property
-    def _alike(self) -> bool:
-        """Whether all units of all runs took part equally often, with one rate."""
-        named = any(isinstance(draw.rate, str) for draw in self.counts)
-        return not named and not any(times.ndim for times in self.counts.values())
-
-    def _report(
-        self,
-        delta: float,
-        accountant: str,
-        noise_multiplier: float | Array,
-        run: int | None,
-        noise: Noise | None,
-    ) -> PrivacyReport:
         histories = self.histories(noise_multiplier, run, noise)
         most, total = largest(histories, delta, accountant)
         smallest = float(np.min(noise_multiplier))
@@ -377,7 +353,6 @@ class Ledger:
         ]
         self.counts = {kind: arrays[f"times {number}"] for number, kind in enumerate(kinds)}
         self.rates = {name[6:]: rates for name, rates in arrays.items() if name.startswith("rates ")}
-        self._reports.clear()
 
     def _of_runs(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values with all axes of runs, ``(*runs, units)`` or ``(*runs, 1)``."""

@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from compression import Layer, largest_weights, reconfigured
+from compression.importance import Layer, largest_weights, reconfigured
 from harness.core import (
     Channel,
     Clients,

@@ -28,7 +28,7 @@ GROUPS = {heading: [command.name for command in group] for heading, group in COM
 
 def refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message is enough for a user; a function, as the parts that define them are large."""
-    from compression import CompressionError
+    from compression.errors import CompressionError
     from datasets.errors import DataError, FederationError
     from datasets.partition import PartitionError
     from datasets.topology import TopologyError

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 import algorithms
-from compression import CODECS
+from compression.codec import CODECS
 from datasets.catalog import CATALOG
 from datasets.files import FORMATS
 from datasets.partition import PARTITIONS

@@ -20,7 +20,8 @@ from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import algorithms
-from compression import CODECS, CompressionError
+from compression.codec import CODECS
+from compression.errors import CompressionError
 from datasets.catalog import CATALOG
 from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError

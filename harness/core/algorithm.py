@@ -19,7 +19,7 @@ from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import plain
-from privacy import scale_to_norm
+from privacy.clipping import scale_to_norm
 
 S = TypeVar("S")
 Variables = TypeVar("Variables", Tensor, tuple[Tensor, ...])  # one, or several that are clipped jointly

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.core.per_run import apply
-from privacy import scale_to_norm
+from privacy.clipping import scale_to_norm
 
 Schedule = Literal["exponential", "constant", "step", "cosine"]
 Number = TypeVar("Number", float, Tensor)

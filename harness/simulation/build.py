@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from compression import find_codec
+from compression.codec import find_codec
 from datasets.catalog import available, load
 from datasets.dataset import Dataset, halves
 from datasets.errors import warn_once

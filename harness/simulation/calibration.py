@@ -20,8 +20,11 @@ from harness.simulation.build import Prepared, Setup
 from harness.simulation.dry_run import dry_run
 from harness.simulation.statement import large_delta, protected_units
 from harness.simulation.totals import DryRun
-from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 from privacy.accounting import calibrate as calibrate_events
+from privacy.event import Event
+from privacy.gaussian import analytic_sigma, classic_sigma
+from privacy.individual import calibrate_all, calibrate_each
+from privacy.ledger import Ledger
 from privacy.own_mechanism import MechanismError
 
 LOUD = 1.5  # times the median rate: a client drawn so much more often is named

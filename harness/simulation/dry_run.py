@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from compression import Codec, kept_count, ratio_at
+from compression.codec import Codec
+from compression.select import kept_count, ratio_at
 from datasets.federation import Batch
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch

@@ -14,7 +14,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from compression import find_codec, ratio_at
+from compression.codec import find_codec
+from compression.select import ratio_at
 from datasets.federation import Federation, stack
 from harness.config.code import is_known
 from harness.core import rng
@@ -42,7 +43,7 @@ from harness.simulation.outputs import Outputs
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 
 class Simulation:

@@ -14,8 +14,8 @@ from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
 from harness.simulation.build import Setup
-from privacy import Ledger
 from privacy.event import SECRET
+from privacy.ledger import Ledger
 from privacy.own_mechanism import MechanismError
 
 #: What a statement says where the runs of a seed have the same secret draws.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 
 class DryRun(NamedTuple):

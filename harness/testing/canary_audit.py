@@ -20,7 +20,7 @@ from harness.core.settings.privacy import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.calibration import recalibrated
 from harness.simulation.simulation import Simulation
-from privacy import one_run_epsilon, one_run_gaussian_epsilon
+from privacy.one_run import one_run_epsilon, one_run_gaussian_epsilon
 
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed, one test each
 

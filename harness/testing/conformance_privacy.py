@@ -45,7 +45,8 @@ from harness.testing.small_tasks import (
     wide_task,
 )
 from harness.testing.transcript_audit import audit_transcript
-from privacy import Draw, Ledger, PrivacyReport, gaussian_epsilon
+from privacy.gaussian import gaussian_epsilon
+from privacy.ledger import Draw, Ledger, PrivacyReport
 
 TINY = 1e-9  # clip norm that hides the data of a client
 SHOWS = 1e-5  # change of a state that reveals data

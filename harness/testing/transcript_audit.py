@@ -19,9 +19,11 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.testing.transcript import Key, Transcript
 from harness.testing.wiretap import TOLERANCE, Wiretap, Witness
-from privacy import Event, account, coefficients, compose, correlation_p, inclusion_p, normal_p, scale_p
+from privacy.accounting import account, compose
+from privacy.audit import correlation_p, inclusion_p, normal_p, scale_p
+from privacy.banded import coefficients
 from privacy.discrete import MOST_BITS
-from privacy.event import own_event
+from privacy.event import Event, own_event
 from privacy.own_mechanism import Noise
 
 ROUNDS = 20

@@ -17,7 +17,7 @@ from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
 from harness.problems.classify import classifier
-from privacy import Ledger, PrivacyReport
+from privacy.ledger import Ledger, PrivacyReport
 from tests.support.worlds import COUNTS, EXACT, iid_federation
 
 

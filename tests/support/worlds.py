@@ -25,7 +25,7 @@ from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax
 from harness.simulation.simulation import Simulation
 from harness.testing.small_tasks import suited
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 algorithms.load()
 

@@ -14,7 +14,7 @@ from harness.core.clients.pruning import PrunedModels
 from harness.core.clients.row_table import RowTable
 from harness.core.cost import Cost
 from harness.core.registry import Incompatible
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 
 class Membership(TypedDict, total=False):

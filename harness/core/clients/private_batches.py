@@ -16,7 +16,8 @@ from harness.core.clients.local_batch import Drawn, LocalBatch
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
-from privacy import Ledger, gaussian_noise
+from privacy.gaussian import gaussian_noise
+from privacy.ledger import Ledger
 
 
 class Records:

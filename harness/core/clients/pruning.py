@@ -10,7 +10,9 @@ from typing import Any, Protocol, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from compression import CompressionError, UnitGroup, prune, shrink, units
+from compression.errors import CompressionError
+from compression.graph import units
+from compression.structured import UnitGroup, prune, shrink
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 

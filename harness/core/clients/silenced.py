@@ -15,7 +15,7 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 
 class Silenced(Clients):

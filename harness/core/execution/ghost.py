@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privacy import clip_factors
+from privacy.clipping import clip_factors
 
 _here = threading.local()
 

@@ -34,7 +34,7 @@ from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.ghost_layout import layout
 from harness.core.execution.memory import keep_freed_memory
 from harness.core.execution.tracing import Recorded
-from privacy import clipped_sum
+from privacy.clipping import clipped_sum
 
 T = TypeVar("T")
 Mode = Literal["vmap", "loop"]

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from compression import CODECS, ratio_at
+from compression.codec import CODECS
+from compression.select import ratio_at
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.section import Section
 

@@ -24,7 +24,7 @@ from harness.core.settings.privacy_kinds import (
     noise_of,
 )
 from harness.core.settings.privacy_section import PrivacySpec, read_privacy
-from privacy import AdaptiveClip, joint_norm
+from privacy.clipping import AdaptiveClip, joint_norm
 from privacy.event import SECRET
 from privacy.own_mechanism import Noise
 

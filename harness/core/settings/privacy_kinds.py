@@ -18,7 +18,7 @@ from pydantic import (
 from compression.secure_sum import Protocol
 from harness.core.registry import UserError, unknown
 from harness.core.settings.section import Section, plainly
-from privacy import Factorization
+from privacy.banded import Factorization
 from privacy.discrete import MOST_BITS
 from privacy.own_mechanism import MECHANISMS, Noise
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from compression import position_bytes
+from compression.sparse_index import position_bytes
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.registry import Incompatible
 from harness.core.wire import masks, pipeline

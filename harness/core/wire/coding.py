@@ -8,7 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from compression import Codec, Factors, find_codec, threshold, top_k
+from compression.codec import Codec, find_codec
+from compression.low_rank import Factors
+from compression.select import threshold, top_k
 from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.settings.compression import Compression

@@ -8,8 +8,8 @@ from torch import Tensor
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.core.wire.dp_client import Mechanism
-from privacy import Factorization, coefficients, gaussian_noise
-from privacy.banded import deviations
+from privacy.banded import Factorization, coefficients, deviations
+from privacy.gaussian import gaussian_noise
 
 
 class BandedMechanism(Mechanism):

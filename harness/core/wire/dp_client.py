@@ -16,9 +16,9 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
-from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
-from privacy.clipping import NORMS
+from privacy.clipping import NORMS, AdaptiveClip, Clipped, clip, clip_each
 from privacy.event import SECRET
+from privacy.gaussian import gaussian_noise
 from privacy.own_mechanism import Noise
 
 G = TypeVar("G")  # a generator of torch or of numpy

@@ -15,7 +15,7 @@ from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy_kinds import DistributedPrivacy
 from harness.core.wire.dp_client import Mechanism
-from privacy import Grid, discrete_gaussian, grid, padded_length, rotate, rotate_back, rounded
+from privacy.discrete import Grid, discrete_gaussian, grid, padded_length, rotate, rotate_back, rounded
 
 
 class DistributedMechanism(Mechanism):

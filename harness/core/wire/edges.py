@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compression import Coded, Factors
+from compression.codec import Coded
+from compression.low_rank import Factors
 from harness.core.execution.exact.sums import combined
 from harness.core.registry import Incompatible
 

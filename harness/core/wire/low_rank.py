@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compression import Coded, Factors
+from compression.codec import Coded
+from compression.low_rank import Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import NoVariable, Shaped

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compression import random_k, ratio_at
+from compression.select import random_k, ratio_at
 from harness.core import rng
 from harness.core.clients.cohort import Cohort
 from harness.core.clients.pruning import Shaped

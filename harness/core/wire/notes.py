@@ -12,7 +12,7 @@ from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Message, joined, masked
-from privacy import Clipped
+from privacy.clipping import Clipped
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.known_terms import Delivered, Round, SilencedChannel, known_terms, refuse_private
 from harness.core.wire.message import Known, Message, Part, Value
 from harness.core.wire.stages import Stages
-from privacy import Ledger
+from privacy.ledger import Ledger
 
 R = TypeVar("R")
 

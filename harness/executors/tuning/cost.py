@@ -14,8 +14,10 @@ from harness.core.settings.privacy import Privacy
 from harness.simulation.build import data_key, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.totals import DryRun
-from privacy import Event, Ledger, Selected, selection_epsilon
+from privacy.event import Event
 from privacy.individual import largest
+from privacy.ledger import Ledger
+from privacy.selection import Selected, selection_epsilon
 
 MOST_HISTORIES = 50  # of units whose releases are compared order by order; of more the largest epsilon counts
 

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import CODECS, CompressionError, find_codec, random_k, top_k
+from compression.codec import CODECS, find_codec
+from compression.errors import CompressionError
 from compression.quantize import Stochastic
+from compression.select import random_k, top_k
 from compression.sparse_index import bitmap_bytes
 
 NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from compression import CompressionError, Factors
+from compression.errors import CompressionError
+from compression.low_rank import Factors
 
 SHAPES = (
     (6, 5),

@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from compression import CompressionError, Layer, largest_weights, reconfigured
+from compression.errors import CompressionError
+from compression.importance import Layer, largest_weights, reconfigured
 
 LAYERS = [Layer(0, 5, 0.05), Layer(6, 11, 0.15)]  # entry 5 is a bias, and always stays
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import CompressionError, kept_count, random_k, ratio_at, threshold, top_k
+from compression.errors import CompressionError
+from compression.select import kept_count, random_k, ratio_at, threshold, top_k
 
 
 def generator(seed: int = 0) -> torch.Generator:

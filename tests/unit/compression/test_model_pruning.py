@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parameters_to_vector
 
-from compression import CompressionError, alive, prune, scores, shrink, units
+from compression.errors import CompressionError
+from compression.graph import units
+from compression.structured import alive, prune, scores, shrink
 from harness.models import build
 
 
@@ -209,11 +211,8 @@ def test_only_inner_channels_of_residual_blocks_are_prunable():
     assert len(groups) == 8 and all(g.name.endswith("main.0") for g in groups)
 
 
-def test_output_and_protected_layers_stay_whole():
+def test_the_output_layer_stays_whole():
     assert [g.name for g in units(cnn())] == ["0", "3", "6"]
-    assert [g.name for g in units(cnn(), protect=["6"])] == ["0", "3"]
-    with pytest.raises(CompressionError, match="unknown layer to protect 'extractor"):
-        units(cnn(), protect=["extractor.0"])
 
 
 def test_a_model_without_hidden_units_has_nothing_to_prune():

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from compression import CODECS, CompressionError, find_codec, top_k
+from compression.codec import CODECS, find_codec
+from compression.errors import CompressionError
 from compression.own_codec import OwnCodec, codec
+from compression.select import top_k
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import CompressionError
+from compression.errors import CompressionError
 from compression.sparse_index import (
     expected_bytes,
     position_bytes,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import DataError, load
+from datasets.catalog import load
+from datasets.errors import DataError
 from datasets.federation import federate
 from datasets.partition import Iid, Natural
 from datasets.splitting import Splitting

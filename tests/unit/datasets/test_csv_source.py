@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DataError, load
-from datasets.errors import FederationError
+from datasets.catalog import load
+from datasets.errors import DataError, FederationError
 from datasets.federation import federate
 from datasets.partition import Iid, Natural, PartitionError
 

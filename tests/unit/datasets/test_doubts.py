@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datasets import DataError, load
+from datasets.catalog import load
+from datasets.errors import DataError
 from harness.config.fields import DataSpec
 
 RNG = np.random.default_rng(0)

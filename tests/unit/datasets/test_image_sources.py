@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from datasets import DataError, cifar, fetch, images, load, sources
+from datasets import cifar, images, sources
+from datasets.catalog import fetch, load
+from datasets.errors import DataError
 
 # Fashion-MNIST ------------------------------------------------------------------------------------
 
@@ -212,8 +214,9 @@ class Runs:
         lambda mark: pickle.dumps({b"data": Runs(os.mkdir, mark), b"labels": [0]}, protocol=4),
         lambda mark: b"cnumpy\nfromfile\n(S'" + mark.encode() + b"'\ntR.",
         lambda mark: b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93.",
+        lambda mark: pickle.dumps({b"data": Runs(np.ndarray, (1,), np.dtype("O"), b"A" * 8), b"labels": [0]}),
     ],
-    ids=["mkdir", "eval", "inside a batch", "numpy function", "method of an allowed class"],
+    ids=["mkdir", "eval", "inside a batch", "numpy function", "method of an allowed class", "pointers"],
 )
 def test_a_malicious_pickle_is_refused_before_it_runs(cache, cifar10, tmp_path, attack):
     mark = tmp_path / "was-here"

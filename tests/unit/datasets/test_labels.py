@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datasets import load
+from datasets.catalog import load
 from datasets.errors import DataError
 from datasets.labels import folded, similar_groups
 from harness.config.fields import DataSpec

@@ -5,7 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from datasets import DataError, limits, load
+from datasets import limits
+from datasets.catalog import load
+from datasets.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

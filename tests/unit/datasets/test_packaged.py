@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from datasets import DataError, load, packaged
+from datasets import packaged
+from datasets.catalog import load
+from datasets.errors import DataError
 
 
 def test_breast_cancer_is_scikit_learns():

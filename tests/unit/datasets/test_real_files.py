@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datasets import describe, load
+from datasets.catalog import describe, load
 from datasets.dataset import halves
 from datasets.federation import federate
 from datasets.partition import Shards

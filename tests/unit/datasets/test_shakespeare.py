@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataError, load, shakespeare, sources
+from datasets import shakespeare, sources
 from datasets.cache import SourceError
+from datasets.catalog import load
+from datasets.errors import DataError
 from datasets.federation import federate
 from datasets.partition import Natural
 from datasets.shakespeare import CONTEXT, FOLDER, SYMBOLS, plain_csv, roles

@@ -15,9 +15,10 @@ import pytest
 import sklearn.datasets
 import torch
 
-from datasets import DataError, cache, describe, fetch, load, names, sources
+from datasets import cache, sources
 from datasets.cache import SourceError, cache_dir, code_digest, store_bytes
-from datasets.catalog import CATALOG
+from datasets.catalog import CATALOG, describe, fetch, load, names
+from datasets.errors import DataError
 from datasets.tables import TABLES
 
 

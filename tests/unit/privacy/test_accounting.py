@@ -7,7 +7,9 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy import Account, Event, account, calibrate, compose, epsilon, gaussian_epsilon
+from privacy.accounting import Account, account, calibrate, compose, epsilon
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
 
 DELTA = 1e-5
 ORDERS = [1.5 + step / 20 for step in range(200)] + [*range(12, 64), *range(64, 1025, 4)]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from privacy import Event, account
+from privacy.accounting import account
 from privacy.attacker import attack_bound
+from privacy.event import Event
 from privacy.trade_off import accuracy_bound, detection_bound
 
 DELTA = 1e-5

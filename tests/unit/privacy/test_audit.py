@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from privacy import correlation_p, inclusion_p, scale_p
+from privacy.audit import correlation_p, inclusion_p, scale_p
 
 TRIALS = 300
 

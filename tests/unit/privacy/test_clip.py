@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy import AdaptiveClip, clip, clip_each, compose, joint_norm
-from privacy.clipping import NORMS, clipped_sum
+from privacy.accounting import compose
+from privacy.clipping import NORMS, AdaptiveClip, clip, clip_each, clipped_sum, joint_norm
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from privacy import clip, clipped_sum, scale_to_norm
+from privacy.clipping import clip, clipped_sum, scale_to_norm
 
 
 def test_rows_are_clipped_jointly_and_summed():

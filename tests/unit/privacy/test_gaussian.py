@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from privacy import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
+from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 
 DELTA = 1e-5
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from privacy import account
+from privacy.accounting import account
 from privacy.event import Event
 from privacy.gaussian import gaussian_epsilon
 from privacy.joint import MOST_KINDS, Released, joint_epsilon, joint_events

@@ -3,7 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from privacy import Draw, Event, Ledger, account, calibrate_all, calibrate_each, epsilon, gaussian_epsilon
+from privacy.accounting import account, epsilon
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
+from privacy.individual import calibrate_all, calibrate_each
+from privacy.ledger import Draw, Ledger
 
 DELTA = 1e-5
 
@@ -206,25 +210,3 @@ def test_whoever_a_release_of_a_draw_is_about_is_charged_for_the_draw():
     ledger.end()
     ((draw, times),) = ledger.counts.items()
     assert draw.releases == ((1.0, 2),) and times.tolist() == [1, 1, 0]
-
-
-def test_equal_reports_are_made_once_until_something_is_added(monkeypatch):
-    """Of runs whose units are all alike; what a caller does to one report is not in the next."""
-    ledger, made = Ledger(3, (2,)), []
-    find = Ledger.histories
-    monkeypatch.setattr(Ledger, "histories", lambda *given: made.append(0) or find(*given))
-
-    def spent(run, noise):
-        return ledger.report(1e-5, noise_multiplier=noise, run=run).pop("epsilon_total")
-
-    for round in (1, 2):
-        ledger.begin()
-        ledger.book("cohort")
-        ledger.end()
-        assert spent(0, 1.0) == spent(1, 1.0) != spent(0, 2.0) and len(made) == 2 * round
-        assert spent(0, 1.0) == pytest.approx(gaussian_epsilon(1 / math.sqrt(round), 1e-5))
-    ledger.begin(np.array([[0], [1]]))
-    ledger.book("members")
-    ledger.end()
-    before = len(made)
-    assert spent(0, 1.0) == spent(1, 1.0) and len(made) == before + 2, "units differ"

@@ -8,8 +8,8 @@ import torch
 from scipy import optimize, stats
 from scipy.special import ndtr, ndtri
 
-from privacy import analytic_sigma, clopper_pearson_epsilon, one_run_epsilon, one_run_gaussian_epsilon
-from privacy.one_run import _refuted
+from privacy.gaussian import analytic_sigma
+from privacy.one_run import _refuted, clopper_pearson_epsilon, one_run_epsilon, one_run_gaussian_epsilon
 
 DELTA = 1e-5
 

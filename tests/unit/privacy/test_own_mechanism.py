@@ -7,7 +7,12 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import kstest, laplace, logistic, norm
 
-from privacy import Event, Ledger, account, attack_bound, calibrate, calibrate_all, gaussian_epsilon
+from privacy.accounting import account, calibrate
+from privacy.attacker import attack_bound
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
+from privacy.individual import calibrate_all
+from privacy.ledger import Ledger
 from privacy.own_mechanism import MECHANISMS, MechanismError, Noise, mechanism
 from tests.support.mechanisms import Laplace, Logistic, Mixture, Normal
 

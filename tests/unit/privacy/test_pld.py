@@ -12,7 +12,10 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy import Event, account, calibrate, gaussian_epsilon, pld
+from privacy import pld
+from privacy.accounting import account, calibrate
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
 from privacy.pld import pld_delta, pld_epsilon
 
 DELTA = 1e-5

@@ -8,8 +8,8 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from privacy import Event, selection_epsilon
-from privacy.selection import ORDERS
+from privacy.event import Event
+from privacy.selection import ORDERS, selection_epsilon
 
 DELTA = 1e-5
 SHAPES = (math.inf, 1, 0)  # Poisson, geometric, logarithmic

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from compression import prune, units
+from compression.graph import units
+from compression.structured import prune
 from harness.core import UserError
 from harness.core.methods.bandit import Agents, choose, learn
 from harness.core.registry import Incompatible

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from compression import find_codec
+from compression.codec import find_codec
 from harness.core import Channel
 from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
 from harness.core.clients.pruning import prune_own_models

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from harness.cli.parser import main
-from privacy import epsilon, gaussian_epsilon
+from privacy.accounting import epsilon
+from privacy.gaussian import gaussian_epsilon
 
 COHORT = ["--cohort", "10/100", "--rounds", "100"]
 

@@ -22,7 +22,7 @@ from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import obstacle
 from harness.storage.store import RunFolder
-from privacy import gaussian_epsilon
+from privacy.gaussian import gaussian_epsilon
 from tests.support.runs import finished, given, ready, table
 from tests.support.wire import cohort, privacy, record
 from tests.support.worlds import logistic, random_federation

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from compression import alive, units
+from compression.graph import units
+from compression.structured import alive
 from harness.config.sweep import Combination
 from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
@@ -16,7 +17,7 @@ from harness.simulation.evaluation import measure
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
-from privacy import gaussian_epsilon
+from privacy.gaussian import gaussian_epsilon
 from tests.support.runs import ready
 from tests.support.wire import cohort
 from tests.support.worlds import EXACT

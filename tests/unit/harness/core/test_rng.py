@@ -15,7 +15,7 @@ from harness.core import rng
 from harness.simulation.build import prepare
 from harness.simulation.dry_run import with_some_noise
 from harness.simulation.loop import simulate
-from privacy import gaussian_noise
+from privacy.gaussian import gaussian_noise
 
 
 def chi_square(values, cells):

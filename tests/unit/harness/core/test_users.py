@@ -15,7 +15,8 @@ from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.testing.transcript_audit import audit_transcript, of_setup
-from privacy import Event, account
+from privacy.accounting import account
+from privacy.event import Event
 
 USERS, RECORDS = 40, 6  # of a site, of a user at most
 

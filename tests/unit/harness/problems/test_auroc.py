@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from datasets import describe
+from datasets.catalog import describe
 from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec

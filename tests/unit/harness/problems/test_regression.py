@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import harness
-from datasets import DataError, load
+from datasets.catalog import load
 from datasets.counting import count
 from datasets.dataset import tenths
+from datasets.errors import DataError
 from datasets.federation import federate
 from datasets.partition import PARTITIONS
 from datasets.splitting import Splitting

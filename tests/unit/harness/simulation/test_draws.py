@@ -16,9 +16,9 @@ from harness.report.tables.privacy import in_words
 from harness.simulation.build import Execution, prepare
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.simulation import Simulation
-from privacy import clopper_pearson_epsilon
 from privacy.event import Event
 from privacy.joint import Released, joint_epsilon
+from privacy.one_run import clopper_pearson_epsilon
 from tests.support.runs import given, ready
 
 CENTRAL = {"placement": "central", "clip": 1.0, "noise_multiplier": 1.0}

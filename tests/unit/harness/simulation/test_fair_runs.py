@@ -13,7 +13,7 @@ from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
-from privacy import gaussian_epsilon
+from privacy.gaussian import gaussian_epsilon
 from tests.support.runs import finished, given, ready
 from tests.support.wire import cohort, record
 

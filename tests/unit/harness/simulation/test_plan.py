@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from compression import Codec
+from compression.codec import Codec
 from datasets.errors import DataError
 from harness.config.recorded import identity
 from harness.config.run import read_spec

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from privacy import Event, account, gaussian_epsilon
+from privacy.accounting import account
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
 from studies.__main__ import main
 from studies.systems.settings import SETTINGS, evaluate
 

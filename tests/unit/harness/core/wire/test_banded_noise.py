@@ -12,8 +12,7 @@ from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
-from privacy import coefficients
-from privacy.banded import matrix
+from privacy.banded import coefficients, matrix
 from tests.support.runs import finished, given, ready
 from tests.support.wire import privacy
 

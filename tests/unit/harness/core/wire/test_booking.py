@@ -17,7 +17,10 @@ from harness.simulation.calibration import calibrated, recalibrated, with_noise
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import stack_setups
-from privacy import Draw, Event, Ledger, account, epsilon, gaussian_epsilon
+from privacy.accounting import account, epsilon
+from privacy.event import Event
+from privacy.gaussian import gaussian_epsilon
+from privacy.ledger import Draw, Ledger
 from tests.support.runs import finished, given, ready
 from tests.support.wire import booked, channel, privacy, rows
 

@@ -9,7 +9,8 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.simulation.dry_run import dry_run
-from privacy import clip, grid, padded_length
+from privacy.clipping import clip
+from privacy.discrete import grid, padded_length
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, cohort, privacy
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import harness
-from compression import CODECS
+from compression.codec import CODECS
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from tests.support.runs import given, table

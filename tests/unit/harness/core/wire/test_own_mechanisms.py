@@ -22,7 +22,8 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import stack_setups
 from harness.testing.small_tasks import simulate, small, wide_task
 from harness.testing.transcript_audit import audit_transcript
-from privacy import Event, account
+from privacy.accounting import account
+from privacy.event import Event
 from privacy.own_mechanism import MECHANISMS, RESERVED, Noise
 from tests.support.mechanisms import Laplace, Logistic
 from tests.support.wire import channel, privacy

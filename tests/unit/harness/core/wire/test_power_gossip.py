@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from compression import Factors
+from compression.low_rank import Factors
 from datasets.topology import Ring, mixing_matrix
 from harness.core import Increment, rng
 from harness.core.clients.pruning import prune_models

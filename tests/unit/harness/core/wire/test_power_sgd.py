@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from algorithms.centralized.fedavg import FedAvg
-from compression import Factors, find_codec
+from compression.codec import find_codec
+from compression.low_rank import Factors
 from harness import prepare
 from harness.core import Problem, rng
 from harness.core.clients.pruning import prune_models

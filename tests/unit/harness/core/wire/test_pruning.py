@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from compression import alive, units
+from compression.graph import units
+from compression.structured import alive
 from harness import models
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.pruning import PrunedModels, SubModel, prune_models

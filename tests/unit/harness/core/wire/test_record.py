@@ -19,7 +19,7 @@ from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
 from harness.simulation.build import privacy_terms
 from harness.simulation.simulation import Simulation
-from privacy import epsilon
+from privacy.accounting import epsilon
 from tests.support.runs import finished, given, ready
 from tests.support.wire import booked, cohort, record
 from tests.support.worlds import COUNTS, EXACT, iid_federation
