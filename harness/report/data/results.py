@@ -303,10 +303,7 @@ def _fullest(runs: Sequence[Run]) -> Run:
     def size(run: Run) -> int:
         return sum(len(part) if isinstance(part, Mapping) else 1 for part in run.record.spec.values())
 
-    different: dict[Identity, Run] = {}
-    for run in runs:  # those of one identity are of one size
-        different.setdefault(run.identity, run)
-    return max(different.values(), key=size)
+    return max(runs, key=size)
 
 
 def _settings(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
-from harness.report.data.specs import data_name, largest_ratio
+from harness.report.data.specs import data_name, is_coded, largest_ratio
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -111,7 +111,10 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
 
 
 def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
-    points = [_point(cell, measure, by) for cell in cells]
+    points = [
+        AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
+        for cell in cells
+    ]
     for place, kind in enumerate(KINDS):
         same_kind = [point for point in points if point.kind == kind]
         if not same_kind:
@@ -145,24 +148,20 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
 
 
-def _point(cell: Cell, measure: str, by: str) -> AttackPoint:
-    return AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
-
-
 def _protection(cell: Cell) -> tuple[str, str]:
     """Return name and kind of a cell's protection."""
     claim, compression = cell.privacy(), cell.spec.get("compression") or {}
     parts: list[tuple[str, str]] = []
     if claim is not None:
         epsilon = claim.get("epsilon_total")
-        finite = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
+        finite = epsilon is not None and math.isfinite(epsilon)
         within_client = claim["unit"] != "client"
         placement = f"noise for a {claim['unit']}" if within_client else f"{claim['placement']} noise"
         parts.append((f"ε {float(f'{epsilon:.2g}'):,g}" if finite else "clip", placement))
     for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append((f"{100 * ratio:.3g} %", kind))
-    if compression.get("codec") not in (None, "float32", "float64"):
+    if is_coded(compression):
         parts.append((str(compression["codec"]), "coarser numbers"))
     if not parts:
         return "none", "nothing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +20,7 @@ from harness.report.plots.figure import (
     save,
     with_budgets,
 )
+from harness.report.tables.text import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,7 @@ def _rates(best: dict[str, Cell], rate: str) -> Bars:
             values = {str(row["group"]): float(row[rate]) for row in groups if row[rate] is not None}
             rows += [(algorithm, name, values[name]) for name in names if name in values]
             gaps += [max(values.values()) - min(values.values())] if len(values) > 1 else []
-        notes[algorithm] = _mean_and_deviation("gap", gaps)
+        notes[algorithm] = f"gap {spread(gaps, '.3f')}" if gaps else ""
     return Bars(RATES[rate], COLORS, _frame(rows), notes)
 
 
@@ -116,18 +116,13 @@ def _clients(best: dict[str, Cell]) -> Bars:
     for algorithm, cell in best.items():
         for measure, name in CLIENTS.items():
             rows += [(algorithm, name, value) for value in cell.values(measure).values()]
-        notes[algorithm] = _mean_and_deviation("spread", list(cell.values("client_std").values()))
+        deviation = spread(cell.values("client_std").values(), ".3f")
+        notes[algorithm] = f"spread {deviation}" if deviation else ""
     return Bars("Accuracy of a client", GRAYS, _frame(rows), notes)
 
 
 def _frame(rows: Sequence[tuple[str, str, float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "part", "value"])
-
-
-def _mean_and_deviation(what: str, values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    return f"{what} {fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def _draw(ax: Axes, bars: Bars, named: bool) -> None:

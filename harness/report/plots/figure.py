@@ -298,6 +298,16 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
         yield figure
 
 
+def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
+    """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
+    sign = -1 if higher else 1
+    frontier: list[int] = []
+    for number in sorted(range(len(points)), key=lambda n: (points[n][0], sign * points[n][1])):
+        if not frontier or sign * points[number][1] < sign * points[frontier[-1]][1]:
+            frontier.append(number)
+    return frontier
+
+
 def keep_apart(ax: Axes) -> None:
     """Move the annotations of a panel off each other, each as little as needed.
 
@@ -335,22 +345,9 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
     """Write all formats, without dates or versions; a note goes below."""
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
-    _settle(figure)
     files = []
     for name in (*current_look().formats, "svg"):
         files.append(path.parent / f"{path.name}.{name}")
         with replacing(files[-1]) as temporary:
             figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])
     return tuple(files)
-
-
-def _settle(figure: Figure) -> None:
-    """Place everything, for all formats: with a layout engine each is drawn twice, first to find its layout."""
-    from matplotlib import rc_context
-
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        figure.set_dpi(DPI)
-        layout.execute(figure)
-        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
-            figure.set_layout_engine(None)

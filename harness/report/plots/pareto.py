@@ -14,7 +14,7 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name
-from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolation_note, keep_apart, save
+from harness.report.plots.figure import COLORS, Pictures, canvas, edge, extrapolation_note, keep_apart, save
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -93,14 +93,9 @@ def _point(cell: Cell, by: str) -> ParetoPoint:
     claim = cell.privacy()
     epsilon = None if claim is None else claim.get("epsilon_total")
     value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
-    return ParetoPoint(
-        cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, _personal(cell)
-    )
-
-
-def _personal(cell: Cell) -> bool:
-    """Return whether clients end with models of their own, which are not comparable with one for everybody."""
-    return (model_for(cell) or "").startswith("each client")
+    # Models of clients' own are not comparable with one for everybody.
+    personal = (model_for(cell) or "").startswith("each client")
+    return ParetoPoint(cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, personal)
 
 
 def _marker(personal: bool) -> str:
@@ -110,20 +105,6 @@ def _marker(personal: bool) -> str:
 def _budget(epsilon: float) -> float:
     """Return epsilon with two digits, so that cells of one budget share a color."""
     return float(f"{epsilon:.2g}")
-
-
-def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
-    """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
-    frontier: list[int] = []
-    best = -math.inf if higher else math.inf
-    for number in sorted(
-        range(len(points)), key=lambda n: (points[n][0], -points[n][1] if higher else points[n][1])
-    ):
-        value = points[number][1]
-        if value > best if higher else value < best:
-            frontier.append(number)
-            best = value
-    return frontier
 
 
 def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:

@@ -20,7 +20,7 @@ from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
-from harness.report.tables.text import extrapolation
+from harness.report.tables.text import extrapolation, span
 from harness.report.tables.together import together
 from harness.storage.files import output_text
 
@@ -47,9 +47,8 @@ def summary(frame: pd.DataFrame) -> str:
     """Return the sentences above every table: common settings, seeds, spread, ranking, data source."""
     if frame.empty:
         return "No runs yet."
-    seeds = sorted({int(n) for n in frame["seeds"]})
-    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
+    counts, most = span(frame["seeds"].min(), frame["seeds"].max()), frame["seeds"].max()
+    spread = "no spread is shown" if most == 1 else "± is the sample standard deviation over seeds"
     text = [
         _common_settings(frame),
         f"{counted(counts, 'seed')} per row; {spread}.",
