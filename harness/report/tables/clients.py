@@ -91,7 +91,7 @@ def _client_rows(row: Row, data: str, table: pd.DataFrame) -> list[ClientRow]:
     text = quantity(epsilon, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
     clients = table.astype(dict.fromkeys(MEASURES, "float64")).groupby("client", sort=False)
     means = clients[list(MEASURES)].mean().astype(object)
-    values = means.where(means.notna(), None).to_dict("index")
+    values: dict[Any, Any] = means.where(means.notna(), None).to_dict("index")
     return [
         ClientRow(
             str(client), row["algorithm"], data, epsilon, text, span(few, many), int(few), values[client]
