@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from harness.metrics import better_is_higher
-from harness.report.data.comparison import METHOD
+from harness.report.data.comparison import RIVALS
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, holm, paired_statistics, undecidable
 from harness.report.data.tested import seed_pairs
 
-#: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
-OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
 RULE = (
     "Bold: the best mean of the rows with the same data, partition, privacy and compression and the same purpose "
     "(a model for everybody, or one for each client), and all rows that are not significantly worse (p ≥ .05 in "
@@ -30,7 +28,7 @@ def best_of(cells: Iterable[Cell], measures: Sequence[str]) -> set[tuple[str, st
     groups: dict[tuple[str, str | None], list[Cell]] = {}
     for cell in cells:
         if cell.done:
-            groups.setdefault((cell.shared_key(OWN), model_for(cell)), []).append(cell)
+            groups.setdefault((cell.shared_key(RIVALS), model_for(cell)), []).append(cell)
     return {
         (cell.key, measure)
         for members in groups.values()

@@ -25,12 +25,10 @@ from harness.report.data.statistics import (
 )
 from harness.report.data.tested import APART, SeedPairs, seed_pairs
 
+#: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
+RIVALS = ("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort")
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
-METHOD = (
-    *("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort"),
-    *("privacy", "compression"),
-)
-
+METHOD = (*RIVALS, "privacy", "compression")
 
 #: Fields of `Paired` and their columns.
 PAIRED = {

@@ -198,10 +198,10 @@ class Run:
         """Return `measure` at the last evaluation; None where it does not apply."""
         return self.results.last(measure)[self.number]
 
-    def at_target(self, target: Target, cost: str) -> Any:
-        """Return `cost` at the first evaluation that reaches the target; None if none does."""
+    def at_target(self, target: Target, costs: Sequence[Any]) -> Any:
+        """Return the entry of a curve at the first evaluation that reaches the target; None if none does."""
         sign = 1 if better_is_higher(target.measure) else -1
-        points = zip(self.curve(target.measure), self.curve(cost), strict=True)
+        points = zip(self.curve(target.measure), costs, strict=True)
         good = (spent for value, spent in points if value is not None and sign * value >= sign * target.value)
         return next(good, None)
 
@@ -277,7 +277,7 @@ class Cell:
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
-        found = {run.seed: run.at_target(target, cost) for run in self.done}
+        found = {run.seed: run.at_target(target, run.curve(cost)) for run in self.done}
         return {seed: spent for seed, spent in found.items() if spent is not None}
 
     def costs(self, target: Target, column: str) -> dict[int, float]:

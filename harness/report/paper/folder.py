@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -124,13 +122,7 @@ def _document(files: Sequence[str]) -> str:
 def _board(results: Results, frame: pd.DataFrame) -> str:
     """Return the table of the rows with results, the best of every task if they are many."""
     done = frame[frame["done"] > 0]
-    tasks = done["task"].tolist()
-    best_rows = [
-        row
-        for _, task_rows in groupby(enumerate(tasks), key=itemgetter(1))
-        for row, _ in list(task_rows)[:MOST_ROWS]
-    ]
-    part = done.iloc[best_rows].reset_index(drop=True)
+    part = done.groupby("task", sort=False).head(MOST_ROWS).reset_index(drop=True)
     columns = [column for column in narrow_columns(part) if column.heading not in LEFT_OUT]
     omitted = {
         "without a finished run": len(frame) - len(done),

@@ -27,12 +27,12 @@ class Look(NamedTuple):
 
 
 USUAL = Look(("png",), MappingProxyType({}))
-_ASKED: ContextVar[Look | None] = ContextVar("_ASKED", default=None)
+_LOOK = ContextVar("_LOOK", default=USUAL)
 
 
 def current_look() -> Look:
     """Return the current formats and settings of figures."""
-    return _ASKED.get() or USUAL
+    return _LOOK.get()
 
 
 @contextmanager
@@ -56,11 +56,11 @@ def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[
         if name not in FORMATS:
             raise unknown("format of figures", name, FORMATS)
     chosen = tuple(name for name in FORMATS if name in formats and name != "svg")
-    token = _ASKED.set(Look(chosen, {} if style is None else _settings(style)))
+    token = _LOOK.set(Look(chosen, {} if style is None else _settings(style)))
     try:
         yield
     finally:
-        _ASKED.reset(token)
+        _LOOK.reset(token)
 
 
 def _settings(style: str) -> dict[str, Any]:

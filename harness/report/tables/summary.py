@@ -23,7 +23,7 @@ from harness.report.data.statistics import Paired, paired_statistics
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
-from harness.report.tables.rows import Board, rows_of
+from harness.report.tables.rows import Board
 from harness.report.tables.text import in_sentence, signed, span, spread, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
@@ -87,13 +87,9 @@ def print_summary(
 
 def _purposes(frame: pd.DataFrame) -> str:
     """Name the algorithms whose models serve one client each; empty if none or all do."""
-    users: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="model_for")):
-        users.setdefault(row["model_for"], []).append(row["algorithm"])
-    personal = {
-        user: list(dict.fromkeys(names)) for user, names in users.items() if user.startswith("each client")
-    }
-    if not personal or len(users) == len(personal):
+    users = frame.groupby("model_for", sort=False)["algorithm"].unique()
+    personal = users[users.index.str.startswith("each client")]
+    if not 0 < len(personal) < len(users):
         return ""
     texts = [
         f"{', '.join(names[:MOST_NAMED])}{' ...' * (len(names) > MOST_NAMED)} ({user})"

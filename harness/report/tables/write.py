@@ -18,7 +18,7 @@ from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.privacy import exposure
-from harness.report.tables.rows import Board, Row, rows_of
+from harness.report.tables.rows import Board, Row
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import extrapolation, span
 from harness.report.tables.together import together
@@ -284,23 +284,12 @@ def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def reasons(frame: pd.DataFrame) -> list[str]:
     """Return the reasons for failed and skipped runs and missing ranks, one line per reason."""
-    algorithms: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="reasons")):
-        algorithms.setdefault(row["reasons"], []).append(row["algorithm"])
-    unranked = dict.fromkeys(frame["unranked"].dropna())
     lines = []
-    for reason, names in algorithms.items():
-        extent = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
-        lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{extent}")
-    for text, affected in _apart(frame).items():
-        lines.append(f"{', '.join(affected)}: {text}, so no difference is paired by seed; see data.user")
-    return [*lines, *map(str, unranked)]
-
-
-def _apart(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Return why rows have no paired difference though they have the baseline's seeds -> their algorithms."""
-    algorithms: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="compared")):
-        if APART in row["compared"]:
-            algorithms.setdefault(row["compared"], []).append(row["algorithm"])
-    return algorithms
+    for reason, names in frame.groupby("reasons", sort=False)["algorithm"]:
+        extent = f", in {len(names)} rows" if names.duplicated().any() else ""
+        lines.append(f"{', '.join(names.unique())}: {reason}{extent}")
+    # Rows may have the baseline's seeds and no paired difference.
+    apart = frame[frame["compared"].str.contains(APART, na=False)]
+    for text, names in apart.groupby("compared", sort=False)["algorithm"]:
+        lines.append(f"{', '.join(names)}: {text}, so no difference is paired by seed; see data.user")
+    return [*lines, *frame["unranked"].dropna().unique()]
