@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -315,11 +316,7 @@ def _norm(clip: Any) -> Any:
 
 def _reasons(records: Iterable[RunRecord]) -> str | None:
     """Return the distinct reasons, with the numbers of runs."""
-    counts: dict[str, int] = {}
-    for record in records:
-        if record.reason:
-            text = " ".join(record.reason.split())
-            counts[text] = counts.get(text, 0) + 1
+    counts = Counter(" ".join(record.reason.split()) for record in records if record.reason)
     return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
 
 

@@ -51,8 +51,6 @@ class Ranks:
     critical : float or None
         Difference of mean ranks above which two methods differ at 5 % (Nemenyi; Demsar 2006,
         https://www.jmlr.org/papers/v7/demsar06a.html); None below five federations.
-    left_out : tuple of str
-        Methods that some task lacks.
     """
 
     methods: tuple[str, ...]
@@ -64,7 +62,6 @@ class Ranks:
     seeds: int
     p: float | None
     critical: float | None
-    left_out: tuple[str, ...]
 
 
 def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
@@ -115,7 +112,6 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
         seeds=seeds,
         p=_friedman(whole) if tested else None,
         critical=critical_difference(len(methods), len(tables)) if tested else None,
-        left_out=tuple(sorted({name for block in blocks.values() for name in block} - set(methods))),
     )
 
 

@@ -99,8 +99,10 @@ def write_paper(
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
+    parts = [*(["privacy.tex"] if statement else []), *tables]
+    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in parts)
     texts = {
-        "paper.tex": _document([*(["privacy.tex"] if statement else []), *tables]),
+        "paper.tex": "".join([TOP, *inputs, BOTTOM]),
         **(privacy if statement else {}),
         **tables,
         "figures.tex": "\n".join(map(_figure, pictures)),
@@ -111,12 +113,6 @@ def write_paper(
     for picture in pictures:
         (folder / picture.name).write_bytes(picture.read_bytes())
     return {name: folder / name for name in (*texts, *(picture.name for picture in pictures))}
-
-
-def _document(files: Sequence[str]) -> str:
-    """Return the document that holds files."""
-    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" for name in files)
-    return TOP + "".join(f"{line}\n" for line in inputs) + BOTTOM
 
 
 def _board(results: Results, frame: pd.DataFrame) -> str:

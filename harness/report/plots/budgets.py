@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
@@ -117,13 +117,10 @@ def _budgets(panel: Panel) -> list[Budget]:
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     """Return the cells of every line; level lines only for algorithms without other lines."""
     budgets = _budgets(panel)
-    beside: dict[tuple[str, ...], dict[tuple[str, ...], list[Cell]]] = {}
-    for cell in panel.cells:
-        if budget_of(cell) in budgets:
-            ways = beside.setdefault(settings_beside(cell, "privacy"), {})
-            ways.setdefault(_way(cell), []).append(cell)
+    cells = (cell for cell in panel.cells if budget_of(cell) in budgets)
     lines: dict[tuple[str, ...], list[Cell]] = {}
-    for key, ways in beside.items():  # every way to protect ends without privacy
+    for key, members in grouped(cells, lambda cell: settings_beside(cell, "privacy")).items():
+        ways = grouped(members, _way)  # every way to protect ends without privacy
         plain = ways.pop((), [])
         lines |= {key + way: cells + plain for way, cells in ways.items()} if ways else {key: plain}
     bent = {members[0].algorithm for members in lines.values() if len(members) > 1}

@@ -141,26 +141,18 @@ def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
 
 def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
     """Return cell -> algorithm and its values of the settings `along` which the cells of a panel differ."""
+    # Algorithms have alphas and betas too.
+    short_names = {"compression.alpha": "pruned", "compression.beta": "dropped"}
     inside = {
         cell.key: [
-            f"{name}={value}"
+            f"{short_names.get(name, name.rpartition('.')[2])}={value}"
             for name, value in cell.settings.items()
             if name == along or name.startswith(f"{along}.")
         ]
         for cell in panel
     }
     traits = distinguishing({key: ("", settings) for key, settings in inside.items()})
-    short_names = {
-        "compression.alpha": "pruned",
-        "compression.beta": "dropped",
-    }  # algorithms have alphas and betas too
-    texts = {}
-    for key, items in traits.items():
-        pairs = (item.partition("=") for item in items)
-        texts[key] = " ".join(
-            f"{short_names.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
-        )
-    return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
+    return {c.key: f"{c.algorithm} {_shorten(' '.join(traits[c.key]))}".strip() for c in panel}
 
 
 def _shorten(text: str, longest: int = 64) -> str:

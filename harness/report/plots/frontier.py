@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.curves import draw_curves
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -110,12 +110,10 @@ def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
     """Give every algorithm that communicates a panel, those of the best cells first."""
     by_algorithm = []
     for panel in panels:
-        lines: dict[str, list[Cell]] = {}
-        for cell in panel.cells:
-            if any(cell.values("bytes").values()):
-                lines.setdefault(_line(cell)[0], []).append(cell)
+        communicating = (cell for cell in panel.cells if any(cell.values("bytes").values()))
         by_algorithm += [
-            panel._replace(title=f"{name}: {panel.title}", cells=cells) for name, cells in lines.items()
+            panel._replace(title=f"{name}: {panel.title}", cells=cells)
+            for name, cells in grouped(communicating, lambda cell: cell.algorithm).items()
         ]
     return by_algorithm[:MOST_PANELS]
 

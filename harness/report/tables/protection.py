@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
 from harness.report.data.tested import seed_pairs
 
@@ -42,10 +42,8 @@ def compare_protection(
     then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
     compared, but on others it is, are left out.
     """
-    families: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        if cell.values(measure):
-            families.setdefault(cell.shared_key(("privacy", "compression")), []).append(cell)
+    measured = (cell for cell in Results.of(records).cells if cell.values(measure))
+    families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
         plain = [cell for cell in members if not _is_protected(cell)]

@@ -201,11 +201,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     texts = _texts(columns, rows)
     widths = _widths(texts)
     for heading in _expendable(frame, columns, texts):
-        if (
-            sum(widths.values()) + 1 > console.width
-            and heading in widths
-            and not _tells(heading, widths, texts)
-        ):
+        if sum(widths.values()) + 1 > console.width and not _tells(heading, widths, texts):
             dropped[heading] = widths.pop(heading)
     for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
         if sum(widths.values()) + width + 1 <= console.width:
@@ -239,20 +235,14 @@ def _expendable(
     Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
     count of missing runs stay. A setting in which rows differ outlives all measures.
     """
-    constant = [name for name in (*SETTINGS, *MEASURES) if len(set(texts.get(name, ()))) <= 1]
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    measures = [name for name in (*differences, *MEASURES) if name not in ranks]
-    constant = [name for name in constant if name not in ranks]
-    return [
-        *constant,
-        *measures,
-        *(["Runs"] if complete else []),
-        *(n for n in SETTINGS if n not in constant),
-    ]
+    names = [*differences, *MEASURES, *(["Runs"] if complete else []), *SETTINGS]
+    expendable = [name for name in names if name in texts and name not in ranks]
+    return sorted(expendable, key=lambda name: len(set(texts[name])) > 1)
 
 
 def _tells(heading: str, headings: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
