@@ -117,7 +117,7 @@ def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: 
     facts = [
         counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
-        common.remark,
+        f"{counted(common.apart, 'seed')} with {APART}" if common.apart else "",
         "" if problem == other_problem else f"with {other_problem}",
     ]
     return ", ".join(fact for fact in facts if fact)

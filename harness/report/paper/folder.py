@@ -99,12 +99,11 @@ def write_paper(
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
-    parts = [*(["privacy.tex"] if statement else []), *tables]
-    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in parts)
+    written = (privacy if statement else {}) | tables
+    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in written if name.endswith(".tex"))
     texts = {
         "paper.tex": "".join([TOP, *inputs, BOTTOM]),
-        **(privacy if statement else {}),
-        **tables,
+        **written,
         "figures.tex": "\n".join(map(_figure, pictures)),
         "references.bib": bibtex({cell.algorithm for cell in results.cells if cell.done}),
     }

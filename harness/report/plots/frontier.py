@@ -72,7 +72,7 @@ def accuracy_against_bytes(
     results = Results.of(records)
     if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
         return _frontier(results, path, metric)
-    return draw_curves(results, path, metric, "bytes", "bytes sent so far, both ways")
+    return draw_curves(results, path, metric, "bytes")
 
 
 def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
