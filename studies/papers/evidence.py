@@ -224,7 +224,7 @@ def measure_run(measure: Measure, run: Run) -> tuple[float | None, bool]:
             return None, False
         _check(run, measure.name)
         cost = REACHED[measure.how]
-        cost_spent = run.at_target(measure.target, cost)
+        cost_spent = run.at_target(measure.target, run.curve(cost))
         return (run.value(cost), True) if cost_spent is None else (cost_spent, False)
     if not run.done:
         return None, False

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from harness.metrics import better_is_higher
-from harness.report.data.comparison import METHOD
+from harness.report.data.comparison import RIVALS
 from harness.report.data.leaderboard import model_for
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, grouped
 from harness.report.data.statistics import ALPHA, holm, paired_statistics, undecidable
 from harness.report.data.tested import seed_pairs
 
-#: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
-OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
 RULE = (
     "Bold: the best mean of the rows with the same data, partition, privacy and compression and the same purpose "
     "(a model for everybody, or one for each client), and all rows that are not significantly worse (p ≥ .05 in "
@@ -27,10 +25,8 @@ def best_of(cells: Iterable[Cell], measures: Sequence[str]) -> set[tuple[str, st
 
     A cell without rivals is not printed in bold.
     """
-    groups: dict[tuple[str, str | None], list[Cell]] = {}
-    for cell in cells:
-        if cell.done:
-            groups.setdefault((cell.shared_key(OWN), model_for(cell)), []).append(cell)
+    done = (cell for cell in cells if cell.done)
+    groups = grouped(done, lambda cell: (cell.shared_key(RIVALS), model_for(cell)))
     return {
         (cell.key, measure)
         for members in groups.values()
@@ -49,12 +45,7 @@ def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
     most = max(means.values())
     best = [cell for cell in rivals if means[cell.key] == most]
     rest = [cell for cell in rivals if means[cell.key] < most]
-    differences = [list(seed_pairs(best[0], cell, measure).differences.values()) for cell in rest]
-    tested = [
-        (cell, changes)
-        for cell, changes in zip(rest, differences, strict=True)
-        if not undecidable(len(changes), len(rest))
-    ]
-    chances = [test.p or 1.0 for test in paired_statistics([changes for _, changes in tested])]
-    unclear = [cell for (cell, _), p in zip(tested, holm(chances), strict=True) if p >= ALPHA]
-    return [*best, *unclear]
+    differences = {cell.key: list(seed_pairs(best[0], cell, measure).differences.values()) for cell in rest}
+    tested = [cell for cell in rest if not undecidable(len(differences[cell.key]), len(rest))]
+    ps = [test.p or 1.0 for test in paired_statistics([differences[cell.key] for cell in tested])]
+    return [*best, *(cell for cell, p in zip(tested, holm(ps), strict=True) if p >= ALPHA)]

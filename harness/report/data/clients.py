@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.report.data.identity import Identity
+from harness.report.data.results import Results, Run
 from harness.report.data.specs import part_name
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``accuracy_gain`` and ``auroc_gain`` over training alone, where the same task and seed have exactly one
         run of `ALONE`. Missing means "does not apply" or "not recorded". Empty if no client has a name.
     """
-    rows = [row for record in records if record.status == "done" for row in _rows(record)]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = client_rows(Results.of(records).runs)
     alone = table[table["algorithm"] == ALONE]
     single = alone.groupby(["task", "seed"])["id"].transform("nunique") == 1
     reference = alone[single].set_index(["task", "seed", "client"])[list(GAINS)]
@@ -44,15 +43,22 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     return table
 
 
-def _rows(record: RunRecord) -> list[dict[str, Any]]:
-    """Return a row for every client with a name of a finished run."""
-    columns = record.final.get("by_client") or {}
-    run = {
-        "id": record.id,
-        "suite": record.suite,
-        "algorithm": part_name(record.spec["algorithm"]),
-        "seed": record.spec.get("seed"),
-        "epsilon_total": (record.final.get("privacy") or {}).get("epsilon_total"),
-    }
-    run |= {"task": Identity(record).task} if columns else {}
-    return [run | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+def client_rows(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return the table of `clients_table` without gains, for some runs."""
+    rows = []
+    for record, task in (
+        (run.record, run.identity.task) for run in runs if run.record.final.get("by_client")
+    ):
+        columns = record.final["by_client"]
+        facts = {
+            "id": record.id,
+            "suite": record.suite,
+            "algorithm": part_name(record.spec["algorithm"]),
+            "seed": record.spec.get("seed"),
+            "epsilon_total": (record.final.get("privacy") or {}).get("epsilon_total"),
+            "task": task,
+        }
+        rows += [
+            facts | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        ]
+    return pd.DataFrame(rows, columns=COLUMNS)

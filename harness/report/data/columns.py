@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -143,19 +142,13 @@ def dictionary() -> str:
         "",
     ]
     for file, tables in FILES.items():
-        lines += [f"## {file}", "", *_markdown(c for table in tables for c in TABLES[table].values()), ""]
+        lines += [f"## {file}", "", "| column | kind | unit | better | meaning |"]
+        lines += ["| :--- | :--- | :--- | :--- | :--- |"]
+        columns = (column for table in tables for column in TABLES[table].values())
+        lines += [f"| `{c.name}` | {c.kind} | {c.unit} | {c.better} | {c.meaning} |" for c in columns]
+        lines += [""]
     lines += ["## Names that follow from others", "", "| name | meaning |", "| :--- | :--- |"]
-    lines += [f"| `{name}` | {meaning} |" for name, meaning in (MEASURED | _forms()).items()]
+    names = MEASURED | {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in ELSEWHERE.items()}
+    names |= {form: meaning.format("NAME", "PART") for _, form, _, meaning in PATTERNS}
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in names.items()]
     return "\n".join([*lines, ""])
-
-
-def _forms() -> dict[str, str]:
-    """Return the patterns of names as readers write them, with their meanings."""
-    prefixes = {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in ELSEWHERE.items()}
-    return prefixes | {form: meaning.format("NAME", "PART") for _, form, _, meaning in PATTERNS}
-
-
-def _markdown(columns: Iterable[Column]) -> list[str]:
-    """Return a table of columns in Markdown."""
-    head = ["| column | kind | unit | better | meaning |", "| :--- | :--- | :--- | :--- | :--- |"]
-    return head + [f"| `{c.name}` | {c.kind} | {c.unit} | {c.better} | {c.meaning} |" for c in columns]

@@ -12,7 +12,7 @@ import scipy  # its parts are imported at their first use, as they are slow to i
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell
-from harness.report.data.specs import largest_ratio, part_name
+from harness.report.data.specs import is_compressed, part_name
 from harness.report.data.statistics import (
     POWER,
     Paired,
@@ -25,12 +25,10 @@ from harness.report.data.statistics import (
 )
 from harness.report.data.tested import APART, SeedPairs, seed_pairs
 
+#: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
+RIVALS = ("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort")
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
-METHOD = (
-    *("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort"),
-    *("privacy", "compression"),
-)
-
+METHOD = (*RIVALS, "privacy", "compression")
 
 #: Fields of `Paired` and their columns.
 PAIRED = {
@@ -119,7 +117,7 @@ def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: 
     facts = [
         counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
-        common.remark,
+        f"{counted(common.apart, 'seed')} with {APART}" if common.apart else "",
         "" if problem == other_problem else f"with {other_problem}",
     ]
     return ", ".join(fact for fact in facts if fact)
@@ -136,7 +134,7 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float 
     best: dict[str, tuple[float, float]] = {}
     for cell, sent in zip(cells, means, strict=True):
         values = cell.values(by)
-        plain = cell.algorithm == baseline and not cell.spec.get("privacy") and _uncompressed(cell)
+        plain = cell.algorithm == baseline and not (cell.spec.get("privacy") or is_compressed(cell.spec))
         if plain and values and sent is not None:
             key = cell.shared_key(METHOD)
             best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), sent))
@@ -145,16 +143,6 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float 
         None if sent is None or not reference else sent / reference
         for sent, reference in zip(means, references, strict=True)
     ]
-
-
-def _uncompressed(cell: Cell) -> bool:
-    compression = cell.spec.get("compression") or {}
-    return (
-        not largest_ratio(compression.get("alpha"))
-        and not largest_ratio(compression.get("beta"))
-        and not compression.get("rank")
-        and compression.get("codec") in (None, "float32", "float64")
-    )
 
 
 def gaps(cells: Sequence[Cell]) -> pd.DataFrame:

@@ -33,25 +33,18 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def write_tidy(frame: pd.DataFrame, path: Path) -> None:
-    """Write a tidy table as CSV, with empty fields for missing values; see `without_formulas`."""
+    """Write a tidy table as CSV, with empty fields for missing values; see `write_frame`."""
     with output(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         write_frame(frame, file)
 
 
 def write_frame(frame: pd.DataFrame, file: IO[str]) -> None:
-    """Write a table as CSV, see `without_formulas`."""
-    quoting: Any = Quoting(file)
-    without_formulas(frame).to_csv(quoting, index=False, lineterminator="\r\n")
-
-
-def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose texts and headings no spreadsheet carries out, see `harness.storage.cells`."""
+    """Write a table as CSV whose texts and headings no spreadsheet executes, see `harness.storage.cells`."""
     harmless = frame.copy()
     for name in (name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])):
-        cells = [inert(cell) for cell in frame[name]]
-        if any(new is not old for new, old in zip(cells, frame[name], strict=True)):
-            harmless[name] = pd.Series(cells, index=frame.index, dtype=object)
-    return harmless.rename(columns=inert)
+        harmless[name] = pd.Series(map(inert, frame[name]), index=frame.index, dtype=object)
+    quoting: Any = Quoting(file)
+    harmless.rename(columns=inert).to_csv(quoting, index=False, lineterminator="\r\n")
 
 
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
-from numpy.typing import NDArray
 
 from harness.config.recorded import model_meta
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
@@ -325,11 +324,7 @@ def _norm(clip: Any) -> Any:
 
 def _reasons(records: Iterable[RunRecord]) -> str | None:
     """Return the distinct reasons, with the numbers of runs."""
-    counts: dict[str, int] = {}
-    for record in records:
-        if record.reason:
-            text = " ".join(record.reason.split())
-            counts[text] = counts.get(text, 0) + 1
+    counts = Counter(" ".join(record.reason.split()) for record in records if record.reason)
     return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
 
 
@@ -347,22 +342,12 @@ def _pareto(frame: pd.DataFrame, cells: Sequence[Cell]) -> pd.Series[Any]:
     costs["bytes"] = [_mean(cell.values("bytes").values()) for cell in cells]
     costs["epsilon"] = frame["epsilon_total"].astype("float64").fillna(math.inf)
     costs = costs[frame["noise_cohort"].isna()].dropna().astype("float64")
-    found = [
-        pd.Series(_undominated(own.to_numpy()), index=own.index)
-        for _, own in costs.groupby(frame["task"].loc[costs.index])
-    ]
-    marks: pd.Series[Any] = pd.concat([pd.Series(dtype=object), *found])
-    return marks.reindex(frame.index)
-
-
-def _undominated(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which rows no other beats, which is as small in every column and smaller in one."""
-    best, front = np.zeros(len(points), dtype=bool), points[:0]
-    for place in np.lexsort(points.T[::-1]):  # in this order, what beats a row comes before it
-        point = points[place]
-        if not ((front <= point).all(1) & (front < point).any(1)).any():
-            best[place], front = True, np.vstack([front, point])
-    return best
+    marks: pd.Series[Any] = pd.Series(None, index=frame.index, dtype=object)
+    for _, rivals in costs.groupby(frame["task"].loc[costs.index]):
+        points = rivals.to_numpy()
+        beaten = [((points <= point).all(1) & (points < point).any(1)).any() for point in points]
+        marks[rivals.index] = [not lost for lost in beaten]
+    return marks
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from harness.core.registry import counted
 from harness.core.units import duration
 
@@ -27,12 +29,9 @@ NAMES = {
 
 def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
     """Return field -> the value that all runs have, or the values with the number of runs of each."""
-    values_by_field: dict[str, list[str]] = {}
     seconds = [float(r.final["timing"]["seconds"]) for r in records if "seconds" in r.final.get("timing", {})]
-    for record in records:
-        for name, value in _facts(record).items():
-            values_by_field.setdefault(name, []).append(value)
-    texts = {name: _values(values) for name, values in values_by_field.items()}
+    facts = pd.DataFrame([_facts(record) for record in records], dtype=object)
+    texts = {str(name): _values(facts[name].dropna().tolist()) for name in facts}
     if seconds:
         texts["wall time"] = f"{duration(sum(seconds))} in {counted(len(seconds), 'finished run')}"
     return texts

@@ -9,27 +9,27 @@ and without a search the best on test samples.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.core import rng
 from harness.metrics import better_is_higher
-from harness.report.data.comparison import METHOD
+from harness.report.data.comparison import METHOD, RIVALS
 from harness.report.data.results import Cell
 from harness.report.data.specs import part_name
 from harness.report.data.statistics import ALPHA
 
-OWN = [part for part in METHOD if part not in ("privacy", "compression")]
 RESAMPLES = 1000
 FEWEST_TASKS, FEWEST_METHODS = 2, 3
 FEWEST_SEEDS = 5  # for an interval
 FEWEST_FEDERATIONS = 5  # for a test
 
 Array = NDArray[np.float64]
-Block = Mapping[str, tuple[float, Mapping[int, float]]]  # method -> what chose it, and its losses
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,6 @@ class Ranks:
     critical : float or None
         Difference of mean ranks above which two methods differ at 5 % (Nemenyi; Demsar 2006,
         https://www.jmlr.org/papers/v7/demsar06a.html); None below five federations.
-    left_out : tuple of str
-        Methods that some task lacks.
     """
 
     methods: tuple[str, ...]
@@ -64,26 +62,29 @@ class Ranks:
     seeds: int
     p: float | None
     critical: float | None
-    left_out: tuple[str, ...]
 
 
 def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     """Return the ranks over federations; None with fewer than two tasks or three methods that they share."""
     names = _names(cells)
+    # Federation and task -> method -> what chooses among its settings, and the losses of the best one.
     blocks: dict[tuple[str, str], dict[str, tuple[float, dict[int, float]]]] = {}
     sign = -1 if better_is_higher(by) else 1
     for cell in cells:
         values = {seed: sign * float(value) for seed, value in cell.values(by).items()}
         if values:
-            rivals = blocks.setdefault((cell.shared_key(METHOD), cell.shared_key(OWN)), {})
+            rivals = blocks.setdefault((cell.shared_key(METHOD), cell.shared_key(RIVALS)), {})
             score = _score(cell, values)
             if names[cell.key] not in rivals or score < rivals[names[cell.key]][0]:
                 rivals[names[cell.key]] = score, values
-    tasks, methods = _common_methods(blocks)
-    tables: dict[str, list[Array]] = {}
-    for federation, block in tasks:
-        if (table := _table(block, methods)).size:
-            tables.setdefault(federation, []).append(table)
+    counts = Counter(name for block in blocks.values() for name in block)
+    methods = sorted(name for name, count in counts.items() if count == max(counts.values()))
+    tables: dict[str, list[Array]] = {}  # of each task the losses of the seeds that all methods share
+    for (federation, _), block in blocks.items():
+        losses = pd.DataFrame({name: values for name, (_, values) in block.items()}, dtype="float64")
+        table = losses.reindex(columns=methods).dropna().sort_index()
+        if len(table):
+            tables.setdefault(federation, []).append(table.to_numpy())
     every = [table for seed_tables in tables.values() for table in seed_tables]
     if len(every) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
         return None
@@ -111,7 +112,6 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
         seeds=seeds,
         p=_friedman(whole) if tested else None,
         critical=critical_difference(len(methods), len(tables)) if tested else None,
-        left_out=tuple(sorted({name for block in blocks.values() for name in block} - set(methods))),
     )
 
 
@@ -150,23 +150,6 @@ def critical_difference(methods: int, federations: int) -> float:
 
     quantile = float(studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
-
-
-def _common_methods(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
-    """Return the tasks that have the most frequent methods, with their federations, and these methods."""
-    counts: dict[str, int] = {}
-    for block in blocks.values():
-        for name in block:
-            counts[name] = counts.get(name, 0) + 1
-    most = max(counts.values(), default=0)
-    names = sorted(name for name, count in counts.items() if count == most)
-    return [(key[0], block) for key, block in blocks.items() if all(name in block for name in names)], names
-
-
-def _table(block: Block, names: Sequence[str]) -> Array:
-    """Return the losses of the seeds that all methods share, ``(seeds, methods)``."""
-    seeds = sorted(set.intersection(*(set(block[name][1]) for name in names)))
-    return np.array([[block[name][1][seed] for name in names] for seed in seeds], dtype=np.float64)
 
 
 def _ranks(federations: Sequence[Sequence[Array]], random: np.random.Generator | None) -> Array:

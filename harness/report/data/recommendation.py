@@ -112,8 +112,12 @@ def recommend(
 
 
 def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> RatedCell:
-    by_seed = {c.name: cell.values(c.name) for c in conditions if _of_seeds(c.name)}
-    values: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
+    # The epsilon of a cell is that of its worst seed.
+    names = {c.name for c in conditions if known(c.name) and not c.name.startswith("epsilon")}
+    by_seed = {name: cell.values(name) for name in names}
+    values: dict[str, Any] = {
+        name: fmean(values.values()) if values else None for name, values in by_seed.items()
+    }
     for condition in conditions:
         if condition.name not in by_seed:
             value = row["epsilon_total" if condition.name == "epsilon" else condition.name]
@@ -126,15 +130,6 @@ def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition],
     )
     failed = sum(record.status == "failed" for record in cell.records)
     return RatedCell(cell, values, within, len(seeds) + failed)
-
-
-def _of_seeds(name: str) -> bool:
-    """Return whether a name is a measure of single seeds; the epsilon of a cell is that of its worst."""
-    return known(name) and not name.startswith("epsilon")
-
-
-def _mean(values: dict[int, float]) -> float | None:
-    return fmean(values.values()) if values else None
 
 
 def _obstacles(candidates: Sequence[RatedCell], conditions: Sequence[Condition]) -> list[Obstacle]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.storage.store import RunRecord
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
@@ -100,10 +103,8 @@ class Results:
     @cached_property
     def cells(self) -> list[Cell]:
         """The groups of runs by cell, in an order that does not depend on the order of the records."""
-        groups: dict[str, list[Run]] = {}
-        for run in self.runs:
-            groups.setdefault(run.identity.cell, []).append(run)
-        order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in sorted(groups.items())}
+        groups = sorted(grouped(self.runs, lambda run: run.identity.cell).items())
+        order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in groups}
         fullest = {key: _fullest(runs) for key, runs in order.items()}
         settings, variants = _settings(fullest), _variants(fullest)
         return [
@@ -198,10 +199,10 @@ class Run:
         """Return `measure` at the last evaluation; None where it does not apply."""
         return self.results.last(measure)[self.number]
 
-    def at_target(self, target: Target, cost: str) -> Any:
-        """Return `cost` at the first evaluation that reaches the target; None if none does."""
+    def at_target(self, target: Target, costs: Sequence[Any]) -> Any:
+        """Return the entry of a curve at the first evaluation that reaches the target; None if none does."""
         sign = 1 if better_is_higher(target.measure) else -1
-        points = zip(self.curve(target.measure), self.curve(cost), strict=True)
+        points = zip(self.curve(target.measure), costs, strict=True)
         good = (spent for value, spent in points if value is not None and sign * value >= sign * target.value)
         return next(good, None)
 
@@ -277,7 +278,7 @@ class Cell:
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
-        found = {run.seed: run.at_target(target, cost) for run in self.done}
+        found = {run.seed: run.at_target(target, run.curve(cost)) for run in self.done}
         return {seed: spent for seed, spent in found.items() if spent is not None}
 
     def costs(self, target: Target, column: str) -> dict[int, float]:
@@ -297,16 +298,21 @@ class Cell:
         return max(claims, key=lambda own: _infinite_if_none(own.get("epsilon_total")), default=None)
 
 
+def grouped(members: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the members of every group; groups and members keep their order."""
+    groups: dict[K, list[T]] = {}
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
+    return groups
+
+
 def _fullest(runs: Sequence[Run]) -> Run:
     """Return the first of the runs with the most settings."""
 
     def size(run: Run) -> int:
         return sum(len(part) if isinstance(part, Mapping) else 1 for part in run.record.spec.values())
 
-    different: dict[Identity, Run] = {}
-    for run in runs:  # those of one identity are of one size
-        different.setdefault(run.identity, run)
-    return max(different.values(), key=size)
+    return max(runs, key=size)
 
 
 def _settings(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:
@@ -330,18 +336,14 @@ def _settings(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:
 
 def _variants(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Return cell key -> the data and versions in which it differs from other cells of its spec."""
-    families: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, run in fullest.items():
-        families.setdefault(run.identity.spec, {})[key] = run.identity.origin
-    found: dict[str, dict[str, str]] = {}
-    for members in families.values():
-        values: dict[str, set[str]] = {}
-        for name in {name for own in members.values() for name in own}:
-            values[name] = {str(own.get(name)) for own in members.values()}
-        telling = sorted(name for name, different in values.items() if len(different) > 1)
-        for key, own in members.items():
-            found[key] = {name: _origin_text(name, own.get(name)) for name in telling}
-    return found
+    variants: dict[str, dict[str, str]] = {}
+    for members in grouped(fullest.items(), lambda member: member[1].identity.spec).values():
+        origins = {key: run.identity.origin for key, run in members}
+        names = sorted({name for origin in origins.values() for name in origin})
+        telling = [name for name in names if len({str(own.get(name)) for own in origins.values()}) > 1]
+        for key, own in origins.items():
+            variants[key] = {name: _origin_text(name, own.get(name)) for name in telling}
+    return variants
 
 
 def _origin_text(name: str, value: object) -> str:
@@ -369,17 +371,11 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
         varying[suite] = set(table.columns[(table.nunique() > 1) | (table.isna().any() & ~of_models)])
     texts = {}
     for cell, own in zip(cells, listed, strict=True):
-        algorithm = [
+        texts[cell.key] = " ".join(
             f"{name.removeprefix('algorithm.')}={value}"
-            for name, value in own.items()
-            if name.startswith("algorithm.")
-        ]
-        others = [
-            f"{name}={value}"
-            for name, value in own.items()
-            if not name.startswith("algorithm.") and value != "false" and name in varying[cell.suite]
-        ]
-        texts[cell.key] = " ".join(algorithm + others)
+            for name, value in own.items()  # in the order of names, so those of the algorithm come first
+            if name.startswith("algorithm.") or (value != "false" and name in varying[cell.suite])
+        )
     return texts
 
 

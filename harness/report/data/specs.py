@@ -81,7 +81,6 @@ def clients(spec: Mapping[str, Any]) -> int | None:
     return None
 
 
-SCALARS = frozenset({str, int, float, bool, type(None)})
 in_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
@@ -89,8 +88,7 @@ def dotted(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Return dotted names and values of nested mappings, without None."""
     pairs: list[tuple[str, Any]] = []
     for name, value in part.items():
-        kind = type(value)
-        if kind is dict or (kind not in SCALARS and isinstance(value, Mapping)):  # the last test is slow
+        if isinstance(value, Mapping):
             pairs += dotted(value, f"{prefix}{name}.")
         elif value is not None:
             pairs.append((prefix + name, value))
@@ -125,6 +123,18 @@ def largest_ratio(ratio: object) -> float | None:
         ratios = [step[1] if isinstance(step, list | tuple) else step for step in ratio]
         return max(largest for part in ratios if (largest := largest_ratio(part)) is not None)
     return None if ratio is None else float(ratio)  # type: ignore[arg-type] # a number, as the spec was checked
+
+
+def is_compressed(spec: Mapping[str, Any]) -> bool:
+    """Return whether a spec asks for messages other than whole ones in floating point."""
+    compression = spec.get("compression") or {}
+    ratios = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
+    return ratios or bool(compression.get("rank")) or is_coded(compression)
+
+
+def is_coded(compression: Mapping[str, Any]) -> bool:
+    """Return whether messages have coarser numbers than the model."""
+    return compression.get("codec") not in (None, "float32", "float64")
 
 
 def _ratio_text(ratio: object) -> str:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from harness.config.report import Target
 from harness.config.system import System
 from harness.core import rng
-from harness.metrics import better_is_higher
 from harness.report.data.results import Run
 
 MOST_ROUNDS = 100  # drawn for an interval between evaluations; longer ones take their mean
@@ -87,7 +86,8 @@ def system_costs(run: Run, system: System, target: Target | None = None) -> Syst
         joules += length * cohort * (radio * 1e-6 + work)
         passed.append(seconds)
         before = end, up, down, flops
-    return SystemCosts(seconds, _reached(run, passed, target), joules, waiting / rounds if rounds else 0.0)
+    reached = None if target is None else run.at_target(target, passed)
+    return SystemCosts(seconds, reached, joules, waiting / rounds if rounds else 0.0)
 
 
 def _points(run: Run) -> list[tuple[int, float, float, float]]:
@@ -105,16 +105,6 @@ def _clients(run: Run) -> int | None:
 def _cohort(run: Run) -> int | None:
     cohort = run.record.spec.get("cohort")
     return None if cohort is None else round(cohort.get("divisor") or cohort["size"])
-
-
-def _reached(run: Run, passed: list[float], target: Target | None) -> float | None:
-    if target is None:
-        return None
-    sign = 1 if better_is_higher(target.measure) else -1
-    values = zip(run.curve(target.measure), passed, strict=True)
-    return next(
-        (at for value, at in values if value is not None and sign * value >= sign * target.value), None
-    )
 
 
 @functools.lru_cache(maxsize=32)

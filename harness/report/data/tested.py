@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.core.registry import counted
 from harness.report.data.results import Cell, Run
 
 APART = "other test samples"
@@ -24,11 +23,6 @@ class SeedPairs(NamedTuple):
 
     differences: dict[int, float]
     apart: int
-
-    @property
-    def remark(self) -> str:
-        """Return a remark on seeds that are left out; empty if none is."""
-        return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
 def seed_pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:

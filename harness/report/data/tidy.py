@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from harness.report.data.specs import dotted
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
-OWN = ("id", "status", "reason", "source")
 RUN = ("id", "suite", "profile", "status", "reason", "source")
 KEYS = ("cell", "task")
 COUNTS = ("round", "bytes_up", "bytes_down", "flops", "oracle_calls")
@@ -26,8 +25,6 @@ NAMED = {
     "data": "name", "model": "name", "algorithm": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
 }  # fmt: skip
-ALWAYS = (*COUNTS, "seconds")
-NUMBERS = frozenset({int, float, bool})
 LARGEST_INTEGER = 2**63 - 1  # a column with a larger one holds floats
 
 
@@ -63,7 +60,7 @@ class Tidy:
     records : Sequence[RunRecord]
         The runs.
     identities : Sequence[Identity]
-        What determines each. Runs share most of theirs: what they share is turned into columns once, and repeated.
+        What determines each.
 
     Attributes
     ----------
@@ -80,13 +77,15 @@ class Tidy:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """Descriptions: one row per run."""
-        shared = {one: place for place, one in enumerate(dict.fromkeys(self._identities))}
-        described = _frame([_described(one) for one in shared])
-        frame = described.take([shared[one] for one in self._identities]).reset_index(drop=True)
-        own = {name: [getattr(record, name) for record in self._records] for name in OWN}
-        if "seed" in frame:
-            own["seed"] = [record.spec.get("seed") for record in self._records]
-        return frame.assign(**{name: _typed(values) for name, values in own.items()})
+        return _frame(
+            [
+                {name: getattr(record, name) for name in RUN}
+                | flat_spec(record.spec)
+                | identity.origin
+                | {"cell": identity.cell, "task": identity.task}
+                for record, identity in zip(self._records, self._identities, strict=True)
+            ]
+        )
 
     @cached_property
     def _measured(self) -> pd.DataFrame:
@@ -115,19 +114,8 @@ class Tidy:
         texts = {name: frame.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
         dotted_names = (name for name in map(str, frame) if "." in name)
         spec = sorted(name for name in dotted_names if not name.startswith(("metrics.", "parties.")))
-        names = dict.fromkeys([*RUN, *spec, *self._names()])
+        names = dict.fromkeys([*RUN, *spec, *frame])
         return frame.assign(**texts)[[*(name for name in names if name not in KEYS), *KEYS]]
-
-    def _names(self) -> Iterator[str]:
-        """Yield the names of all rows in the order of their appearance."""
-        described = {one: tuple(_described(one)) for one in dict.fromkeys(self._identities)}
-        owners = np.arange(len(self._records)).repeat(self._lengths).tolist()
-        shapes = (
-            (described[self._identities[owner]], tuple(_beside(line)), tuple(line.get("metrics", {})))
-            for owner, line in zip(owners, self._lines, strict=True)
-        )
-        for run, beside, scores in dict.fromkeys(shapes):
-            yield from (*run, *ALWAYS, *beside, *map(self.metrics.__getitem__, scores))
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -150,12 +138,6 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
     return _flat(line.get("diagnostics") or {})
 
 
-def _described(one: Identity) -> dict[str, Any]:
-    """Return the columns shared by all evaluations of runs with an identity; the seed is filled in for each run."""
-    run = {"suite": one.record.suite, "profile": one.record.profile} | flat_spec(one.record.spec) | one.origin
-    return run | {"cell": one.cell, "task": one.task}
-
-
 def _counts(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return counts and seconds of an evaluation."""
     return {name: line.get(name) for name in COUNTS} | {"seconds": line.get("timing", {}).get("seconds")}
@@ -172,9 +154,7 @@ def _beside(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted name -> value, with lists as JSON and infinity as float; `part` itself where it is that."""
-    if type(part) is dict and NUMBERS.issuperset(map(type, part.values())):
-        return part
+    """Return dotted name -> value, with lists as JSON and infinity as float."""
     return {
         name: json.dumps(value) if isinstance(value, list | tuple) else math.inf if value == "inf" else value
         for name, value in dotted(part)
@@ -183,22 +163,12 @@ def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
     """Return a column of its values' common type, or of text without one."""
-    found = set(map(type, values))
-    if found == {float} or found == {float, type(None)}:
-        return pd.Series(np.array(values, dtype=np.float64))
-    if found == {int} and max(map(abs, values)) <= LARGEST_INTEGER:
-        return pd.Series(np.array(values, dtype=np.int64))
-    given = [value for value in values if value is not None and value == value]
-    kinds = {
-        next((kind for kind in (bool, int, float) if issubclass(own, kind)), own)
-        for own in (set(map(type, given)) if type(None) in found or float in found else found)
-    }
-    whole = len(given) == len(values)
     column = pd.Series(values, dtype=object)
-    if kinds == {int} and max(map(abs, given)) <= LARGEST_INTEGER:
+    kind, whole = pd.api.types.infer_dtype(column), bool(column.notna().all())
+    if kind == "integer" and column.dropna().abs().max() <= LARGEST_INTEGER:
         return column.astype("int64" if whole else "Int64")
-    if kinds <= {int, float}:
+    if kind in ("integer", "floating", "mixed-integer-float", "empty"):
         return column.astype("float64")
-    if kinds == {bool}:
+    if kind == "boolean":
         return column.astype("bool" if whole else "boolean")
     return column.map(str, na_action="ignore").astype("str")

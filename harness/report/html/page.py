@@ -14,7 +14,7 @@ import pandas as pd
 from harness.config.report import ReportSpec
 from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
 from harness.report.plots.every import PICTURES, draw_all
@@ -35,7 +35,7 @@ from harness.report.tables.privacy import (
     uncovered_by,
     uncovered_sentence,
 )
-from harness.report.tables.rows import Board, Row, board_of
+from harness.report.tables.rows import Board, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
@@ -225,48 +225,31 @@ def _cells(
     beside: Sequence[ShownColumn],
 ) -> list[dict[str, Any]]:
     """Return the entries of the provenance section, in the order of the leaderboard."""
-    cells, names = {cell.key: cell for cell in results.cells}, board.variants()
-    return [
-        _cell(row, cells[row["cell"]], names, board.tasks[row["cell"]], commands, shared, beside)
-        for row in board.rows
-    ]
-
-
-def _cell(
-    row: Row,
-    cell: Cell,
-    names: Mapping[str, str],
-    task: Mapping[str, str],
-    commands: Mapping[str, str],
-    shared: Mapping[str, str],
-    beside: Sequence[ShownColumn],
-) -> dict[str, Any]:
-    """Return a cell's entry in the provenance section."""
-    claim = cell.privacy()
-    return {
-        "key": cell.key,
-        "name": f"{row['algorithm']} {names[cell.key]}".strip(),
-        "task": " · ".join(filter(None, (task[part] for part in ("dataset", "partition", "problem")))),
-        "runs": runs(row),
-        "unfinished": row["done"] < row["seeds"],
-        "settings": row["settings"],
-        "command": command_of(cell.records, commands.get(cell.key, "")),
-        "privacy": claim and {**claim, "composition": describe_draws(claim)},
-        "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
-        "made_with": {column.heading: column.text(row) for column in beside}
-        | differing_provenance(cell.records, shared),
-        "records": [
+    entries, names = [], board.variants()
+    cells = {cell.key: cell for cell in results.cells}
+    for row in board.rows:
+        cell, task = cells[row["cell"]], board.tasks[row["cell"]]
+        claim = cell.privacy()
+        entries.append(
             {
-                "seed": r.spec["seed"],
-                "status": r.status,
-                "reason": r.reason or "",
-                "id": r.id or "",
-                "seconds": quantity(r.final.get("timing", {}).get("seconds"), 3),
+                "key": cell.key,
+                "name": f"{row['algorithm']} {names[cell.key]}".strip(),
+                "task": " · ".join(
+                    filter(None, (task[part] for part in ("dataset", "partition", "problem")))
+                ),
+                "runs": runs(row),
+                "unfinished": row["done"] < row["seeds"],
+                "settings": row["settings"],
+                "command": command_of(cell.records, commands.get(cell.key, "")),
+                "privacy": claim and {**claim, "composition": describe_draws(claim)},
+                "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
+                "made_with": {column.heading: column.text(row) for column in beside}
+                | differing_provenance(cell.records, shared),
+                "records": [(r, quantity(r.final.get("timing", {}).get("seconds"), 3)) for r in cell.records],
+                "spec": _without_nulls({name: value for name, value in cell.spec.items() if name != "seed"}),
             }
-            for r in cell.records
-        ],
-        "spec": _without_nulls({name: value for name, value in cell.spec.items() if name != "seed"}),
-    }
+        )
+    return entries
 
 
 def _without_nulls(part: Mapping[str, Any]) -> dict[str, Any]:

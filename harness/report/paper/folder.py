@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -101,10 +99,11 @@ def write_paper(
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
+    written = (privacy if statement else {}) | tables
+    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in written if name.endswith(".tex"))
     texts = {
-        "paper.tex": _document([*(["privacy.tex"] if statement else []), *tables]),
-        **(privacy if statement else {}),
-        **tables,
+        "paper.tex": "".join([TOP, *inputs, BOTTOM]),
+        **written,
         "figures.tex": "\n".join(map(_figure, pictures)),
         "references.bib": bibtex({cell.algorithm for cell in results.cells if cell.done}),
     }
@@ -115,22 +114,10 @@ def write_paper(
     return {name: folder / name for name in (*texts, *(picture.name for picture in pictures))}
 
 
-def _document(files: Sequence[str]) -> str:
-    """Return the document that holds files."""
-    inputs = (rf"\input{{{name.removesuffix('.tex')}}}" for name in files)
-    return TOP + "".join(f"{line}\n" for line in inputs) + BOTTOM
-
-
 def _board(results: Results, frame: pd.DataFrame) -> str:
     """Return the table of the rows with results, the best of every task if they are many."""
     done = frame[frame["done"] > 0]
-    tasks = done["task"].tolist()
-    best_rows = [
-        row
-        for _, task_rows in groupby(enumerate(tasks), key=itemgetter(1))
-        for row, _ in list(task_rows)[:MOST_ROWS]
-    ]
-    part = done.iloc[best_rows].reset_index(drop=True)
+    part = done.groupby("task", sort=False).head(MOST_ROWS).reset_index(drop=True)
     columns = [column for column in narrow_columns(part) if column.heading not in LEFT_OUT]
     omitted = {
         "without a finished run": len(frame) - len(done),

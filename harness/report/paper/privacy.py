@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.report.data.leaderboard import most_exposed, person_or_client
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, grouped
 from harness.report.tables.privacy import (
     CHANGES,
     PLACEMENTS,
@@ -28,16 +28,11 @@ def privacy_statement(cells: Sequence[Cell]) -> str:
 
     Everything is read from records.
     """
-    kinds: dict[tuple[str, ...], list[tuple[Cell, dict[str, Any]]]] = {}
-    for cell in cells:
-        if (statement := cell.privacy()) is not None:
-            key = tuple(
-                str(statement.get(name))
-                for name in ("unit", "placement", "adjacency", "sampling", "delta", "mechanism")
-            )
-            kinds.setdefault(key, []).append((cell, statement))
-    if not kinds:
+    private = [(cell, claim) for cell in cells if (claim := cell.privacy()) is not None]
+    if not private:
         return ""
+    names = ("unit", "placement", "adjacency", "sampling", "delta", "mechanism")
+    kinds = grouped(private, lambda member: tuple(str(member[1].get(name)) for name in names))
     protected = [cell for members in kinds.values() for cell, _ in members]
     public = {
         fact

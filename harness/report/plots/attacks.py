@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
-from harness.report.data.specs import data_name, largest_ratio
+from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.specs import data_name, is_coded, largest_ratio
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -20,6 +20,8 @@ from harness.report.plots.figure import (
     extrapolation_note,
     keep_apart,
     mean_and_spread,
+    name_point,
+    panel_axes,
     save,
     write_title,
 )
@@ -74,9 +76,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     tuple[Path, Path] or None
         The PNG and the SVG; None without a task with three cells that were attacked.
     """
-    tasks: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        tasks.setdefault(cell.shared_key(("privacy", "compression")), []).append(cell)
+    tasks = grouped(Results.of(records).cells, lambda cell: cell.shared_key(("privacy", "compression")))
     panels = []
     for cells in tasks.values():
         for measure in DRAWN:
@@ -88,21 +88,17 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     drawn_panels = panels[:MOST_PANELS]
     rows = math.ceil(len(drawn_panels) / PANELS_A_ROW)
     with canvas((13.5, 4.4 * rows + 0.9)) as figure:
-        axes = list(figure.subplots(rows, PANELS_A_ROW, squeeze=False).flat)
-        for ax, (measure, cells) in zip(axes, drawn_panels, strict=False):
+        axes = panel_axes(figure, rows, PANELS_A_ROW, len(drawn_panels))
+        for ax, (measure, cells) in zip(axes, drawn_panels, strict=True):
             _draw(ax, measure, cells, by)
-        for ax in axes[len(drawn_panels) :]:
-            ax.set_axis_off()
         handles = {
-            text: handle
-            for ax in axes[: len(drawn_panels)]
-            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+            text: handle for ax in axes for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
         }
         kinds = [kind for kind in KINDS if kind in handles]
         shown_kinds = [handles[kind] for kind in kinds]
         figure.legend(shown_kinds, kinds, loc="outside upper left", ncols=len(kinds), fontsize=8)
         figure.draw_without_rendering()  # finds where everything stands
-        for ax in figure.axes[: len(drawn_panels)]:
+        for ax in axes:
             keep_apart(ax)
         note = "means over seeds, bars: one standard deviation; dashed: as good as guessing"
         note += f"; {len(drawn_panels)} of {len(panels)} panels" if len(panels) > len(drawn_panels) else ""
@@ -111,12 +107,14 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
 
 
 def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
-    points = [_point(cell, measure, by) for cell in cells]
+    points = [
+        AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
+        for cell in cells
+    ]
     for place, kind in enumerate(KINDS):
         same_kind = [point for point in points if point.kind == kind]
         if not same_kind:
             continue
-        style: Any = {"color": PALETTE[place], "label": kind}
         ax.errorbar(
             [p.x[0] for p in same_kind],
             [p.y[0] for p in same_kind],
@@ -125,12 +123,11 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
             linestyle="",
             marker=MARKERS[place],
             elinewidth=0.7,
-            **style,
+            color=PALETTE[place],
+            label=kind,
         )
-        line = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
         for point in same_kind:
-            ax.annotate(point.name, (point.x[0], point.y[0]), xytext=(0, 9), textcoords="offset points",
-                        fontsize=7, ha="center", va="center", color=style["color"], arrowprops=line)  # fmt: skip
+            name_point(ax, point.name, (point.x[0], point.y[0]), PALETTE[place])
     text, blind = DRAWN[measure]
     level = blind if isinstance(blind, float) else fmean(v for c in cells for v in c.values(blind).values())
     ax.axhline(level, color="#666666", linestyle="--", linewidth=0.9)
@@ -145,24 +142,20 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
 
 
-def _point(cell: Cell, measure: str, by: str) -> AttackPoint:
-    return AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
-
-
 def _protection(cell: Cell) -> tuple[str, str]:
     """Return name and kind of a cell's protection."""
     claim, compression = cell.privacy(), cell.spec.get("compression") or {}
     parts: list[tuple[str, str]] = []
     if claim is not None:
         epsilon = claim.get("epsilon_total")
-        finite = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
+        finite = epsilon is not None and math.isfinite(epsilon)
         within_client = claim["unit"] != "client"
         placement = f"noise for a {claim['unit']}" if within_client else f"{claim['placement']} noise"
         parts.append((f"ε {float(f'{epsilon:.2g}'):,g}" if finite else "clip", placement))
     for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append((f"{100 * ratio:.3g} %", kind))
-    if compression.get("codec") not in (None, "float32", "float64"):
+    if is_coded(compression):
         parts.append((str(compression["codec"]), "coarser numbers"))
     if not parts:
         return "none", "nothing"

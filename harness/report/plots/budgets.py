@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
@@ -45,8 +45,8 @@ def accuracy_against_epsilon(
 
     The x axis has the requested epsilon (nominal, total or per release), evenly spaced, no privacy on the right.
     Cells that differ only in privacy form a line, labeled with its settings if an algorithm has several; if there
-    are too many lines, the best of each algorithm is drawn. Many algorithms are distributed over panels with a
-    common scale, the best first. Algorithms without messages need no privacy: a level line in every panel.
+    are too many lines, the best of each of the best algorithms is drawn. Algorithms without messages need no
+    privacy: a level line.
 
     Parameters
     ----------
@@ -65,9 +65,7 @@ def accuracy_against_epsilon(
     panels = [
         panel for panel in panels_of(records, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
-    parts = [part for panel in panels for part in _parts(panel)]
-    scales = {part.title: _scale(panel) for panel in panels for part in _parts(panel)}
-    names = {key: name for panel in parts for key, name in _names(panel).items()}
+    names = {key: name for panel in panels for key, name in _names(panel).items()}
     lines = sorted(set(names.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
@@ -89,14 +87,13 @@ def accuracy_against_epsilon(
         ax.set_xlabel(f"ε asked for ({kind or 'total'}); what it amounts to is in the table")
         ax.set_ylabel(words(panel.metric))
         write_title(ax, panel.title)
-        ax.set_ylim(scales[panel.title])
 
     cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in panels)
     notes = [
         "the best setting of each algorithm" if cut else "",
         extrapolation_note(c for p in panels for c in p.cells),
     ]
-    return write_pictures(parts, draw, path, "; ".join(filter(None, notes)))
+    return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
 def budget_of(cell: Cell) -> Budget:
@@ -120,13 +117,10 @@ def _budgets(panel: Panel) -> list[Budget]:
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     """Return the cells of every line; level lines only for algorithms without other lines."""
     budgets = _budgets(panel)
-    beside: dict[tuple[str, ...], dict[tuple[str, ...], list[Cell]]] = {}
-    for cell in panel.cells:
-        if budget_of(cell) in budgets:
-            ways = beside.setdefault(settings_beside(cell, "privacy"), {})
-            ways.setdefault(_way(cell), []).append(cell)
+    cells = (cell for cell in panel.cells if budget_of(cell) in budgets)
     lines: dict[tuple[str, ...], list[Cell]] = {}
-    for key, ways in beside.items():  # every way to protect ends without privacy
+    for key, members in grouped(cells, lambda cell: settings_beside(cell, "privacy")).items():
+        ways = grouped(members, _way)  # every way to protect ends without privacy
         plain = ways.pop((), [])
         lines |= {key + way: cells + plain for way, cells in ways.items()} if ways else {key: plain}
     bent = {members[0].algorithm for members in lines.values() if len(members) > 1}
@@ -143,42 +137,14 @@ def _way(cell: Cell) -> tuple[str, ...]:
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
-    """Return the lines to draw: all, or the best of each algorithm if there are too many."""
+    """Return the lines to draw: all, or those of the best algorithms, the best of each, if there are too many."""
     lines = _all_lines(panel)
     if len(lines) <= MOST_LINES:
         return lines
     best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
     for key, cells in lines.items():
         best.setdefault(cells[0].algorithm, key)
-    return {key: lines[key] for key in best.values()}
-
-
-def _parts(panel: Panel) -> list[Panel]:
-    """Split a panel into parts with few lines; level lines are in every part."""
-    lines = list(_lines(panel).values())
-    level = [cells for cells in lines if len(cells) == 1]
-    others = [cells for cells in lines if len(cells) > 1]
-    most = max(1, MOST_LINES - len(level))
-    count = max(1, -(-len(others) // most))
-    if count == 1:
-        return [panel._replace(cells=[cell for cells in lines for cell in cells])]
-    size = -(-len(others) // count)
-    return [
-        panel._replace(
-            title=f"{panel.title} ({number + 1} of {count})",
-            cells=[cell for cells in level + others[number * size : (number + 1) * size] for cell in cells],
-        )
-        for number in range(count)
-    ]
-
-
-def _scale(panel: Panel) -> tuple[float, float]:
-    """Return the limits of a panel's values, including bars."""
-    values = [mean_and_spread(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
-    ranges = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
-    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    margin = 0.05 * (high - low) or 0.05
-    return low - margin, high + margin
+    return {key: lines[key] for key in list(best.values())[:MOST_LINES]}
 
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:

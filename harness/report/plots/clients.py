@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
+from harness.report.data.clients import client_rows
 from harness.report.data.results import Cell
 from harness.report.plots.figure import Pictures, appearance, best_of, canvas, panels_of, save, with_budgets
 
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 MOST = 30  # clients
 MOST_TASKS = 3
 MOST_ALGORITHMS = 6
-Values = dict[str, list[float]]
 
 
 def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
@@ -44,7 +46,7 @@ def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         best = {
             name: accuracies
             for name, cell in with_budgets(best_of(panel)).items()
-            if (accuracies := _accuracies(cell))
+            if not (accuracies := _accuracies(cell)).empty
         }
         if best:
             tasks.append((panel, dict(list(best.items())[:MOST_ALGORITHMS])))
@@ -67,32 +69,25 @@ def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         return save(figure, path, note)
 
 
-def _accuracies(cell: Cell) -> Values:
-    """Return client -> accuracy of every finished run."""
-    by_client: Values = {}
-    for run in cell.done:
-        columns = run.record.final.get("by_client") or {}
-        for name, value in zip(columns.get("client", ()), columns.get("accuracy", ()), strict=False):
-            if value is not None:
-                by_client.setdefault(str(name), []).append(float(value))
-    return by_client
+def _accuracies(cell: Cell) -> pd.DataFrame:
+    """Return mean and standard deviation over seeds of the accuracy at every client."""
+    table = client_rows(cell.done).astype({"accuracy": "float64"}).dropna(subset="accuracy")
+    return table.groupby("client", sort=False)["accuracy"].agg(["mean", "std"]).fillna(0.0)
 
 
-def _worst(best: Mapping[str, Values]) -> list[str]:
+def _worst(best: Mapping[str, pd.DataFrame]) -> list[str]:
     """Return the clients to draw: all in their order, or those at which the first algorithm does worst."""
-    first = next(iter(best.values()))
-    return list(first) if len(first) <= MOST else sorted(first, key=lambda name: fmean(first[name]))[:MOST]
+    means = next(iter(best.values()))["mean"]
+    return list((means if len(means) <= MOST else means.nsmallest(MOST)).index)
 
 
-def _draw(ax: Axes, names: list[str], best: Mapping[str, Values]) -> None:
+def _draw(ax: Axes, names: list[str], best: Mapping[str, pd.DataFrame]) -> None:
     step = 0.6 / len(best)
-    for number, (algorithm, values) in enumerate(best.items()):
+    for number, (algorithm, table) in enumerate(best.items()):
         look = {**appearance(number), "linestyle": "none"}
-        places = [place - 0.3 + step * (number + 0.5) for place, name in enumerate(names) if name in values]
-        samples = [values[name] for name in names if name in values]
-        spread = [stdev(sample) if len(sample) > 1 else 0.0 for sample in samples]
-        means = [fmean(sample) for sample in samples]
-        ax.errorbar(means, places, xerr=spread, label=algorithm, elinewidth=0.9, capsize=0, **look)
+        places = np.arange(len(names)) - 0.3 + step * (number + 0.5)
+        values = table.reindex(names)
+        ax.errorbar(values["mean"], places, xerr=values["std"], label=algorithm, elinewidth=0.9, **look)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel("accuracy on the client's own test samples")

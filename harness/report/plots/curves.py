@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
+#: Measures that curves are drawn against, and their axes.
+BELOW = {"round": "round", "bytes": "bytes sent so far, both ways"}
+
 
 def learning_curves(
     records: Iterable[RunRecord], path: Path, metric: str = "accuracy", along: str | None = None
@@ -50,30 +53,7 @@ def learning_curves(
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    return draw_curves(records, path, metric, "round", "round", along=along)
-
-
-def curves(records: Iterable[RunRecord], path: Path, metric: str, against: str) -> Pictures | None:
-    """Draw a measure of all evaluations against the round or the bytes; tasks without it are omitted.
-
-    Parameters
-    ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
-    path : Path
-        Where to write, without suffix.
-    metric : str
-        What to draw.
-    against : {"round", "bytes"}
-        What stands below.
-
-    Returns
-    -------
-    tuple[Path, Path] or None
-        The PNG and the SVG; None when there is nothing to draw.
-    """
-    label = {"round": "round", "bytes": "bytes sent so far, both ways"}[against]
-    return draw_curves(records, path, metric, against, label, fallback=())
+    return draw_curves(records, path, metric, "round", along=along)
 
 
 def draw_curves(
@@ -81,12 +61,19 @@ def draw_curves(
     path: Path,
     metric: str,
     against: str,
-    label: str,
     *,
     along: str | None = None,
     fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
-    """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`."""
+    """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`.
+
+    Parameters
+    ----------
+    against : {"round", "bytes"}
+        What stands below.
+    fallback : tuple of str
+        What tasks without `metric` show; without any they are omitted.
+    """
     results = Results.of(records)
     panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (
@@ -114,7 +101,7 @@ def draw_curves(
             mean, spread = at.mean(), at.std()
             ax.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.15)
             ax.plot(mean.index, mean, label=line, markevery=every, **look)
-        label_axes(ax, panel, label, scale)
+        label_axes(ax, panel, BELOW[against], scale)
 
     return write_pictures(panels, draw, path, "the best setting of each algorithm" if cut else "", apart=cut)
 
@@ -141,26 +128,18 @@ def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
 
 def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
     """Return cell -> algorithm and its values of the settings `along` which the cells of a panel differ."""
+    # Algorithms have alphas and betas too.
+    short_names = {"compression.alpha": "pruned", "compression.beta": "dropped"}
     inside = {
         cell.key: [
-            f"{name}={value}"
+            f"{short_names.get(name, name.rpartition('.')[2])}={value}"
             for name, value in cell.settings.items()
             if name == along or name.startswith(f"{along}.")
         ]
         for cell in panel
     }
     traits = distinguishing({key: ("", settings) for key, settings in inside.items()})
-    short_names = {
-        "compression.alpha": "pruned",
-        "compression.beta": "dropped",
-    }  # algorithms have alphas and betas too
-    texts = {}
-    for key, items in traits.items():
-        pairs = (item.partition("=") for item in items)
-        texts[key] = " ".join(
-            f"{short_names.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
-        )
-    return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
+    return {c.key: f"{c.algorithm} {_shorten(' '.join(traits[c.key]))}".strip() for c in panel}
 
 
 def _shorten(text: str, longest: int = 64) -> str:

@@ -10,7 +10,7 @@ from harness.report.data.results import Results
 from harness.report.plots.attacks import attacks
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.clients import named_clients
-from harness.report.plots.curves import curves, learning_curves
+from harness.report.plots.curves import draw_curves, learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.figure import Pictures
 from harness.report.plots.frontier import accuracy_against_bytes
@@ -74,5 +74,5 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:
-            pictures[f"{y}-{x}"] = curves(results, folder / safe_name(f"{y}-{x}"), y, x)
+            pictures[f"{y}-{x}"] = draw_curves(results, folder / safe_name(f"{y}-{x}"), y, x, fallback=())
     return pictures

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +20,7 @@ from harness.report.plots.figure import (
     save,
     with_budgets,
 )
+from harness.report.tables.text import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,17 +62,19 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         The PNG and the SVG; None with fewer than two groups.
     """
     every = [(panel, with_budgets(best_of(panel))) for panel in panels_of(records, "accuracy")]
-    tasks = [(panel, best) for panel, best in every if len(_groups(best)) > 1]
+    tasks = [(panel, best, table) for panel, best in every if (table := _groups(best))["part"].nunique() > 1]
     if not tasks:
         return None
     drawn_tasks = tasks[:MOST_TASKS]
-    rows = [[*(_rates(best, rate) for rate in RATES), _clients(best)] for _, best in drawn_tasks]
+    rows = [
+        [*(_rates(table, best, rate) for rate in RATES), _clients(best)] for _, best, table in drawn_tasks
+    ]
     heights = [0.45 + 0.2 * max(len(bars.data[["algorithm", "part"]].drop_duplicates()) for bars in row)
                for row in rows]  # fmt: skip
     size = (13.2, sum(heights) + 1.1 * len(rows) + 0.4)
     with canvas(size, **{"axes.grid.axis": "x"}) as figure:
         parts = figure.subfigures(len(rows), 1, height_ratios=[h + 1.1 for h in heights], squeeze=False)[:, 0]
-        for part, (panel, _), row in zip(parts, drawn_tasks, rows, strict=True):
+        for part, (panel, _, _), row in zip(parts, drawn_tasks, rows, strict=True):
             part.suptitle(" · ".join(panel.title.splitlines()), x=0.005, ha="left", fontsize=10)
             entries: dict[str, Any] = {}
             for number, (ax, bars) in enumerate(zip(part.subplots(1, len(row)), row, strict=True)):
@@ -85,29 +87,26 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         return save(figure, path, note + more)
 
 
-def _groups(best: dict[str, Cell]) -> list[str]:
-    """Return the names of the groups with samples, the largest first, at most one per hatch."""
-    sizes: dict[str, float] = {}
-    for cell in best.values():
-        for run in cell.done:
-            for row in run.record.final.get("groups") or []:
-                sizes[str(row["group"])] = max(sizes.get(str(row["group"]), 0), row["n"])
-    names = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])
-    return names[: len(HATCHES)]
+def _groups(best: dict[str, Cell]) -> pd.DataFrame:
+    """Return rates of groups by algorithm, part and seed, the largest groups first, at most one per hatch."""
+    rows = [
+        (algorithm, str(row["group"]), run.seed, row["n"], *(row[rate] for rate in RATES))
+        for algorithm, cell in best.items()
+        for run in cell.done
+        for row in run.record.final.get("groups") or []
+    ]
+    table = pd.DataFrame(rows, columns=["algorithm", "part", "seed", "n", *RATES])
+    sizes = table.groupby("part", sort=False)["n"].max().sort_values(ascending=False, kind="stable")
+    return table.set_index("part").loc[sizes[sizes > 0].index[: len(HATCHES)]].reset_index()
 
 
-def _rates(best: dict[str, Cell], rate: str) -> Bars:
+def _rates(table: pd.DataFrame, algorithms: Iterable[str], rate: str) -> Bars:
     """Return a rate of every group, and the gaps."""
-    names, rows, notes = _groups(best), [], {}
-    for algorithm, cell in best.items():
-        gaps = []
-        for run in cell.done:
-            groups = run.record.final.get("groups") or []
-            values = {str(row["group"]): float(row[rate]) for row in groups if row[rate] is not None}
-            rows += [(algorithm, name, values[name]) for name in names if name in values]
-            gaps += [max(values.values()) - min(values.values())] if len(values) > 1 else []
-        notes[algorithm] = _mean_and_deviation("gap", gaps)
-    return Bars(RATES[rate], COLORS, _frame(rows), notes)
+    rates = table.dropna(subset=rate).rename(columns={rate: "value"}).astype({"value": "float64"})
+    extremes = rates.groupby(["algorithm", "seed"])["value"].agg(["max", "min", "size"])
+    gaps = (extremes["max"] - extremes["min"])[extremes["size"] > 1].groupby("algorithm").agg(list).to_dict()
+    notes = {name: f"gap {spread(gaps[name], '.3f')}" if name in gaps else "" for name in algorithms}
+    return Bars(RATES[rate], COLORS, rates, notes)
 
 
 def _clients(best: dict[str, Cell]) -> Bars:
@@ -116,18 +115,11 @@ def _clients(best: dict[str, Cell]) -> Bars:
     for algorithm, cell in best.items():
         for measure, name in CLIENTS.items():
             rows += [(algorithm, name, value) for value in cell.values(measure).values()]
-        notes[algorithm] = _mean_and_deviation("spread", list(cell.values("client_std").values()))
-    return Bars("Accuracy of a client", GRAYS, _frame(rows), notes)
-
-
-def _frame(rows: Sequence[tuple[str, str, float]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["algorithm", "part", "value"])
-
-
-def _mean_and_deviation(what: str, values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    return f"{what} {fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+        deviation = spread(cell.values("client_std").values(), ".3f")
+        notes[algorithm] = f"spread {deviation}" if deviation else ""
+    return Bars(
+        "Accuracy of a client", GRAYS, pd.DataFrame(rows, columns=["algorithm", "part", "value"]), notes
+    )
 
 
 def _draw(ax: Axes, bars: Bars, named: bool) -> None:

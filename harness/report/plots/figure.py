@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, quantity, words
@@ -103,26 +103,24 @@ def panels_of(
     results = Results.of(records)
     board = board_of(results)
     cells_by_key = {cell.key: cell for cell in results.cells}
-    tasks: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in (cells_by_key[row["cell"]] for row in board.rows):
-        rest = () if along is None else settings_beside(cell, along)
-        tasks.setdefault((cell.task, *rest), []).append(cell)
+    tasks = grouped(
+        (cells_by_key[row["cell"]] for row in board.rows),
+        lambda cell: (cell.task, *(() if along is None else settings_beside(cell, along))),
+    )
     if along is not None and any(len(cells) > 1 for cells in tasks.values()):
         tasks = {key: cells for key, cells in tasks.items() if len(cells) > 1}
     differing = distinguishing({key: (key[0], key[1:]) for key in tasks})
     panels: list[Panel] = []
     for key, cells in tasks.items():
         also = [item for item in differing[key] if not item.startswith("privacy.") or "epsilon" in item]
-        for choice in dict.fromkeys((metric, *fallback)):
+        choices = dict.fromkeys((metric, *fallback))
+        choice = next((name for name in choices if any(cell.values(name) for cell in cells)), None)
+        if choice is not None:
             means = [(fmean(v.values()), cell) for cell in cells if (v := cell.values(choice))]
-            if means:
-                means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
-                title = _title(board.tasks[cells[0].key], also)
-                panels.append(Panel(title, choice, [cell for _, cell in means]))
-                break
-        if len(panels) == MOST_PANELS:
-            break
-    return panels
+            means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
+            title = _title(board.tasks[cells[0].key], also)
+            panels.append(Panel(title, choice, [cell for _, cell in means]))
+    return panels[:MOST_PANELS]
 
 
 def reduce_panels(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
@@ -252,11 +250,9 @@ def write_pictures(
     down = math.ceil(len(panels) / across)
     width = max(7.2, 4.4 * across)
     with canvas() as figure:
-        axes = list(figure.subplots(down, across, squeeze=False).flat)
-        for ax, panel in zip(axes, panels, strict=False):
+        axes = panel_axes(figure, down, across, len(panels))
+        for ax, panel in zip(axes, panels, strict=True):
             draw(ax, panel)
-        for ax in axes[len(panels) :]:
-            ax.set_axis_off()
         entries: dict[str, Any] = {}
         for ax in axes:
             for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -272,6 +268,21 @@ def write_pictures(
             extra, note = math.ceil(len(entries) / columns), None
         figure.set_size_inches(width, 3.3 * down + 0.2 * extra + 0.3)
         return save(figure, path, note)
+
+
+def panel_axes(figure: Figure, down: int, across: int, panels: int) -> list[Axes]:
+    """Return axes for some panels of a grid; the places after them stay empty."""
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for ax in axes[panels:]:
+        ax.set_axis_off()
+    return axes[:panels]
+
+
+def name_point(ax: Axes, name: str, point: tuple[float, float], color: str) -> None:
+    """Write a name beside a point, with a line to it; `keep_apart` may move it."""
+    line = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+    ax.annotate(name, point, xytext=(0, 9), textcoords="offset points", fontsize=7, ha="center", va="center",
+                color=color, arrowprops=line)  # fmt: skip
 
 
 def _legend(ax: Axes, letters: int) -> int:
@@ -296,6 +307,16 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
         # Without a canvas every text that is measured makes an image of the figure's size.
         FigureCanvasAgg(figure)
         yield figure
+
+
+def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
+    """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
+    sign = -1 if higher else 1
+    frontier: list[int] = []
+    for number in sorted(range(len(points)), key=lambda n: (points[n][0], sign * points[n][1])):
+        if not frontier or sign * points[number][1] < sign * points[frontier[-1]][1]:
+            frontier.append(number)
+    return frontier
 
 
 def keep_apart(ax: Axes) -> None:
@@ -335,22 +356,9 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
     """Write all formats, without dates or versions; a note goes below."""
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
-    _settle(figure)
     files = []
     for name in (*current_look().formats, "svg"):
         files.append(path.parent / f"{path.name}.{name}")
         with replacing(files[-1]) as temporary:
             figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])
     return tuple(files)
-
-
-def _settle(figure: Figure) -> None:
-    """Place everything, for all formats: with a layout engine each is drawn twice, first to find its layout."""
-    from matplotlib import rc_context
-
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        figure.set_dpi(DPI)
-        layout.execute(figure)
-        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
-            figure.set_layout_engine(None)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.curves import draw_curves
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -17,6 +17,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
+    edge,
     extrapolation_note,
     label_axes,
     mean_and_spread,
@@ -71,7 +72,7 @@ def accuracy_against_bytes(
     results = Results.of(records)
     if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
         return _frontier(results, path, metric)
-    return draw_curves(results, path, metric, "bytes", "bytes sent so far, both ways")
+    return draw_curves(results, path, metric, "bytes")
 
 
 def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
@@ -88,14 +89,15 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
         for number, line in enumerate(line for line in lines if line in drawn_lines):
             look = appearance(looks.index(names[line]))
             by_place = {(p.x, p.y): p for p in points if p.line == line}
-            edge = _edge(list(by_place), better_is_higher(panel.metric))
-            if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
-                ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
+            places = list(by_place)
+            best = [places[number] for number in edge(places, better_is_higher(panel.metric))]
+            if not best[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
+                ax.axhline(best[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            sent = [by_place[place] for place in edge if place[0]]
+            sent = [by_place[place] for place in best if place[0]]
             ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
                         elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
-            beaten = [place for place in by_place if place[0] and place not in edge]
+            beaten = [place for place in by_place if place[0] and place not in best]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
@@ -108,12 +110,10 @@ def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
     """Give every algorithm that communicates a panel, those of the best cells first."""
     by_algorithm = []
     for panel in panels:
-        lines: dict[str, list[Cell]] = {}
-        for cell in panel.cells:
-            if any(cell.values("bytes").values()):
-                lines.setdefault(_line(cell)[0], []).append(cell)
+        communicating = (cell for cell in panel.cells if any(cell.values("bytes").values()))
         by_algorithm += [
-            panel._replace(title=f"{name}: {panel.title}", cells=cells) for name, cells in lines.items()
+            panel._replace(title=f"{name}: {panel.title}", cells=cells)
+            for name, cells in grouped(communicating, lambda cell: cell.algorithm).items()
         ]
     return by_algorithm[:MOST_PANELS]
 
@@ -133,15 +133,6 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
 
 def _point(cell: Cell, metric: str) -> FrontierPoint:
     return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), *mean_and_spread(cell, metric))
-
-
-def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:
-    """Return the points that are better than every point with at most their bytes, in the order of bytes."""
-    edge: list[tuple[float, float]] = []
-    for x, y in sorted(points, key=lambda point: (point[0], -point[1] if higher else point[1])):
-        if not edge or (y > edge[-1][1] if higher else y < edge[-1][1]):
-            edge.append((x, y))
-    return edge
 
 
 def _budget(cell: Cell) -> float:

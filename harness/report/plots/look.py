@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,12 +27,12 @@ class Look(NamedTuple):
 
 
 USUAL = Look(("png",), MappingProxyType({}))
-_ASKED: ContextVar[Look | None] = ContextVar("_ASKED", default=None)
+_LOOK = ContextVar("_LOOK", default=USUAL)
 
 
 def current_look() -> Look:
     """Return the current formats and settings of figures."""
-    return _ASKED.get() or USUAL
+    return _LOOK.get()
 
 
 @contextmanager
@@ -57,22 +56,11 @@ def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[
         if name not in FORMATS:
             raise unknown("format of figures", name, FORMATS)
     chosen = tuple(name for name in FORMATS if name in formats and name != "svg")
-    token = _ASKED.set(Look(chosen, {} if style is None else _settings(style)))
+    token = _LOOK.set(Look(chosen, {} if style is None else _settings(style)))
     try:
         yield
     finally:
-        _ASKED.reset(token)
-
-
-class _Heard(logging.Handler):
-    """Collector of matplotlib's warnings about settings that it cannot read."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage().strip().splitlines()[0])
+        _LOOK.reset(token)
 
 
 def _settings(style: str) -> dict[str, Any]:
@@ -83,16 +71,8 @@ def _settings(style: str) -> dict[str, Any]:
         return {str(name): value for name, value in matplotlib.style.library[style].items()}
     if not Path(style).is_file():
         raise unknown("style, and no file,", style, matplotlib.style.available)
-    warnings, log = _Heard(), logging.getLogger("matplotlib")
-    before, log.propagate = log.propagate, False
-    log.addHandler(warnings)
     try:
-        settings = matplotlib.rc_params_from_file(style, use_default_template=False)
+        settings = matplotlib.rc_params_from_file(style, fail_on_error=True, use_default_template=False)
     except (ValueError, OSError) as error:
         raise UserError(f"style {style}: {error}") from None
-    finally:
-        log.removeHandler(warnings)
-        log.propagate = before
-    if warnings.lines:
-        raise UserError(f"style {style}: {warnings.lines[0]}")
     return {str(name): value for name, value in settings.items()}

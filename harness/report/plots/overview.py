@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
 from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
@@ -54,9 +54,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    rows: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        rows.setdefault(_row(cell), []).append(cell)
+    rows = grouped(Results.of(records).cells, _row)
     # What never was done (all its cells were refused) has no row to compare; the table says why.
     rows = {key: cells for key, cells in rows.items() if any(cell.done for cell in cells)}
     columns = sorted({_column(cell) for cells in rows.values() for cell in cells}, key=_order)

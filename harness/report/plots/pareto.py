@@ -12,9 +12,18 @@ from harness.config.recorded import model_meta
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name
-from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolation_note, keep_apart, save
+from harness.report.plots.figure import (
+    COLORS,
+    Pictures,
+    canvas,
+    edge,
+    extrapolation_note,
+    keep_apart,
+    name_point,
+    save,
+)
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -58,12 +67,9 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than three algorithms that send something, or one budget.
     """
-    tasks: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        if cell.values(by) and cell.values("bytes"):
-            tasks.setdefault(cell.shared_key(METHOD), []).append(cell)
+    measured = [cell for cell in Results.of(records).cells if cell.values(by) and cell.values("bytes")]
     drawable = []
-    for cells in tasks.values():
+    for cells in grouped(measured, lambda cell: cell.shared_key(METHOD)).values():
         points = [_point(cell, by) for cell in cells]
         sent = [point for point in points if point.size]
         if len({p.name for p in sent}) >= FEWEST and len({_budget(p.epsilon) for p in sent}) > 1:
@@ -85,7 +91,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         note = "means over seeds; named: no other of its kind is as good with less; "
         note += "diamonds: a model for each client"
         note += f"; {len(rows)} of {len(drawable)} federations" if len(drawable) > len(rows) else ""
-        more = extrapolation_note(cell for cells in tasks.values() for cell in cells)
+        more = extrapolation_note(measured)
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 
@@ -93,14 +99,9 @@ def _point(cell: Cell, by: str) -> ParetoPoint:
     claim = cell.privacy()
     epsilon = None if claim is None else claim.get("epsilon_total")
     value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
-    return ParetoPoint(
-        cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, _personal(cell)
-    )
-
-
-def _personal(cell: Cell) -> bool:
-    """Return whether clients end with models of their own, which are not comparable with one for everybody."""
-    return (model_for(cell) or "").startswith("each client")
+    # Models of clients' own are not comparable with one for everybody.
+    personal = (model_for(cell) or "").startswith("each client")
+    return ParetoPoint(cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, personal)
 
 
 def _marker(personal: bool) -> str:
@@ -110,20 +111,6 @@ def _marker(personal: bool) -> str:
 def _budget(epsilon: float) -> float:
     """Return epsilon with two digits, so that cells of one budget share a color."""
     return float(f"{epsilon:.2g}")
-
-
-def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
-    """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
-    frontier: list[int] = []
-    best = -math.inf if higher else math.inf
-    for number in sorted(
-        range(len(points)), key=lambda n: (points[n][0], -points[n][1] if higher else points[n][1])
-    ):
-        value = points[number][1]
-        if value > best if higher else value < best:
-            frontier.append(number)
-            best = value
-    return frontier
 
 
 def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
@@ -188,11 +175,9 @@ def _colors(points: Sequence[ParetoPoint]) -> dict[float, str]:
 
 def _name(ax: Axes, named: Sequence[tuple[float, float, str]], marker: str, color: str = "#333333") -> None:
     """Write names beside their points."""
-    line = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
     for x, y, name in named:
         ax.plot([x], [y], linestyle="", marker=marker, markersize=6, color=color, markeredgecolor="white")
-        ax.annotate(name, (x, y), xytext=(0, 9), textcoords="offset points", fontsize=7, ha="center",
-                    va="center", color=color, arrowprops=line)  # fmt: skip
+        name_point(ax, name, (x, y), color)
 
 
 def _alone(ax: Axes, points: Sequence[ParetoPoint]) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from datasets.client_statistics import unpack
 from datasets.picture import picture
 from harness.core.registry import counted
-from harness.report.data.identity import Identity
-from harness.report.data.results import Results
+from harness.report.data.results import Results, grouped
 from harness.report.data.specs import clients, data_name, digest, partition_text
 from harness.report.plots.figure import STYLE, Pictures, save
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
+PARTS = ("data", "partition")  # sections of a spec that determine what clients hold
 MOST = 6  # partitions
 TALLEST = 4.5  # inches
 
@@ -36,20 +36,11 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    results = Results.of(records)
-    keys: dict[Identity, str] = {}
-    alike: dict[str, list[RunRecord]] = {}  # of the least seed
-    for record, identity in zip(results.records, results.identities, strict=True):
-        if record.held:
-            if identity not in keys:
-                keys[identity] = digest([record.spec["data"], record.spec["partition"], record.digest])
-            key = keys[identity]
-            others = alike.setdefault(key, [record])
-            if record.spec["seed"] < others[0].spec["seed"]:
-                alike[key] = [record]
-            elif record.spec["seed"] == others[0].spec["seed"] and record is not others[0]:
-                others.append(record)
-    representatives = [min(same, key=lambda record: digest(record.spec)) for same in alike.values()]
+    held = (record for record in Results.of(records).records if record.held)
+    alike = grouped(held, lambda record: digest([record.spec[name] for name in PARTS] + [record.digest]))
+    representatives = [
+        min(same, key=lambda record: (record.spec["seed"], digest(record.spec))) for same in alike.values()
+    ]
     if not representatives:
         return None
     from matplotlib import rc_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
 from harness.report.data.ranks import Ranks, ranks
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Results, grouped
 from harness.report.plots.figure import COLORS, Pictures, canvas, save
 from harness.report.tables.text import words
 
@@ -39,10 +39,10 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two tasks or three methods that all have.
     """
-    kinds: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        user = model_for(cell) or ""
-        kinds.setdefault("each client" if user.startswith("each client") else "everybody", []).append(cell)
+    kinds = grouped(
+        Results.of(records).cells,
+        lambda cell: "each client" if (model_for(cell) or "").startswith("each client") else "everybody",
+    )
     diagrams = {
         user: result for user in sorted(kinds, reverse=True) if (result := ranks(kinds[user], by)) is not None
     }

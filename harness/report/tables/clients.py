@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
-from harness.report.data.results import Cell, Results
+import pandas as pd
+
+from harness.report.data.clients import client_rows
+from harness.report.data.results import Results
 from harness.report.tables.rows import Board, Row
-from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, span
 
 MOST = 1000  # rows
 MEASURES = ("accuracy", "auroc", "loss")
@@ -65,49 +67,34 @@ def by_client(results: Results, board: Board) -> ClientTable:
         Their leaderboard.
     """
     cells = {cell.key: cell for cell in results.cells}
-    chosen: dict[tuple[Any, ...], list[ClientRow]] = {}
-    places: dict[str, int] = {}
+    methods: dict[tuple[Any, ...], list[ClientRow]] = {}
+    tasks: dict[str, list[tuple[Any, ...]]] = {}
     for row in board.rows:
         budget = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
         key = row["task"], row["algorithm"], row["dp_unit"], budget
-        if key not in chosen and (runs_by_client := _clients(cells[row["cell"]])):
-            data = board.tasks[row["cell"]]["dataset"]
-            chosen[key] = [_client_row(row, data, name, columns) for name, columns in runs_by_client.items()]
-    order: list[tuple[int, tuple[Any, ...]]] = []
-    for key in chosen:
-        places[key[0]] = places.get(key[0], 0) + 1
-        order.append((places[key[0]], key))
-    included: set[tuple[Any, ...]] = set()
-    room = MOST
-    for _, key in sorted(order, key=lambda place: place[0]):  # the best of every task, then the second best
-        if len(chosen[key]) <= room or not included:
-            included.add(key)
-            room -= len(chosen[key])
-    rows = [row for key, client_rows in chosen.items() if key in included for row in client_rows]
-    omitted = sum(map(len, chosen.values())) - len(rows)
+        if key not in methods and not (table := client_rows(cells[row["cell"]].done)).empty:
+            methods[key] = _client_rows(row, board.tasks[row["cell"]]["dataset"], table)
+            tasks.setdefault(row["task"], []).append(key)
+    # The best of every task, then the second best.
+    in_turn = [key for place in zip_longest(*tasks.values()) for key in place if key is not None]
+    sizes = accumulate(len(methods[key]) for key in in_turn)
+    included = {key for key, size in zip(in_turn, sizes, strict=True) if size <= MOST or key == in_turn[0]}
+    rows = [row for key, members in methods.items() if key in included for row in members]
+    omitted = sum(map(len, methods.values())) - len(rows)
     private = any(row.epsilon is not None for row in rows)
     return ClientTable(rows, omitted, private, len({row.data for row in rows}) > 1)
 
 
-def _clients(cell: Cell) -> dict[str, list[Mapping[str, Any]]]:
-    """Return client -> its columns in every finished run."""
-    runs_by_client: dict[str, list[Mapping[str, Any]]] = {}
-    for run in cell.done:
-        columns: Mapping[str, Sequence[Any]] = run.record.final.get("by_client") or {}
-        for values in zip(*columns.values(), strict=True):
-            fields = dict(zip(columns, values, strict=True))
-            runs_by_client.setdefault(str(fields["client"]), []).append(fields)
-    return runs_by_client
-
-
-def _client_row(row: Row, data: str, client: str, runs: Sequence[Mapping[str, Any]]) -> ClientRow:
-    counts = [int(run["n"]) for run in runs]
-    few, many = min(counts), max(counts)
-    means: dict[str, float | None] = {}
-    for name in MEASURES:
-        values = [run[name] for run in runs if run.get(name) is not None]
-        means[name] = fmean(values) if values else None
+def _client_rows(row: Row, data: str, table: pd.DataFrame) -> list[ClientRow]:
+    """Return the rows of a setting, from the table of its runs."""
     epsilon = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
     text = quantity(epsilon, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
-    counted = f"{few}" if few == many else f"{few} to {many}"
-    return ClientRow(client, row["algorithm"], data, epsilon, text, counted, few, means)
+    clients = table.astype(dict.fromkeys(MEASURES, "float64")).groupby("client", sort=False)
+    means = clients[list(MEASURES)].mean().astype(object)
+    values: dict[Any, Any] = means.where(means.notna(), None).to_dict("index")
+    return [
+        ClientRow(
+            str(client), row["algorithm"], data, epsilon, text, span(few, many), int(few), values[client]
+        )
+        for client, few, many in clients["n"].agg(["min", "max"]).itertuples()
+    ]

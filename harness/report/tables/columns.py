@@ -22,7 +22,11 @@ DIAGNOSTICS = ("clipped_share", "noise_to_signal")
 USUAL = ("accuracy", "worst_client", "eqopp", "auroc", "mae", "r2", "stationarity")
 #: Of each attack the measure that tables show.
 ATTACKS = ("lira_auc", "rmia_auc", "transcript_auc", "inversion_error", "labels_accuracy")
-TARGET = ("rounds_to_target", "bytes_to_target", "oracle_calls_to_target")
+#: Columns of what reaching a target and a network with a device cost.
+COSTS = {
+    "target": ("reached", "rounds_to_target", "bytes_to_target", "oracle_calls_to_target"),
+    "system": ("system_seconds", "seconds_to_target", "system_joules", "waiting"),
+}
 #: Descriptions of a run that have a column where rows differ.
 VARYING = ("suite", "dataset", "partition", "problem", "model", "rounds", "clients")
 #: Forms in which numbers are written.
@@ -82,8 +86,8 @@ def narrow_columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
         shown_column("eqopp_low", _interval)._replace(number=False),
         *map(shown_column, ("bytes_up", "bytes_down", "flops")),
         *([shown_column("oracle_calls")] if by == "oracle_calls" else []),
-        *_target(rows),
-        *_system(rows),
+        *_costs(rows, "target"),
+        *_costs(rows, "system"),
         shown_column("seconds"),
         difference_column(by),
         shown_column("pareto", lambda row: "yes" if row["pareto"] is True else ""),
@@ -116,7 +120,7 @@ def _descriptions(board: Board) -> list[ShownColumn]:
     ]
     for name in VARYING:
         task = name in ("dataset", "problem", "partition")
-        text = partial(_of_task, board.tasks, name) if task else plain(name)
+        text = (lambda row, name=name: board.tasks[row["cell"]][name]) if task else plain(name)
         descriptions += [shown_column(name, text)] if varies(text) else []
     descriptions += [
         *([shown_column("model_for")] if varies(plain("model_for")) else []),
@@ -136,26 +140,14 @@ def _descriptions(board: Board) -> list[ShownColumn]:
     ]
 
 
-def _target(rows: Sequence[Row]) -> list[ShownColumn]:
-    """Return the columns of the costs to the target, if there is one."""
-    if not rows or is_empty(rows[0]["target"]):
+def _costs(rows: Sequence[Row], of: str) -> list[ShownColumn]:
+    """Return the columns of the costs to the target or on the system, if there is one."""
+    if not rows or is_empty(rows[0][of]):
         return []
-    sentences = [
-        (name, COLUMNS[name].sentence.replace("the target", rows[0]["target"]))
-        for name in ("reached", *TARGET)
-    ]
     texts = {"reached": lambda row: f"{row['reached']}/{row['seeds']}"}
-    return [shown_column(name, texts.get(name), about) for name, about in sentences]
-
-
-def _system(rows: Sequence[Row]) -> list[ShownColumn]:
-    """Return the columns of a network and a device, if there is one."""
-    if not rows or is_empty(rows[0]["system"]):
-        return []
-    names = ("system_seconds", "seconds_to_target", "system_joules", "waiting")
     return [
-        shown_column(name, about=COLUMNS[name].sentence.replace("the system", rows[0]["system"]))
-        for name in names
+        shown_column(name, texts.get(name), COLUMNS[name].sentence.replace(f"the {of}", rows[0][of]))
+        for name in COSTS[of]
     ]
 
 
@@ -189,10 +181,6 @@ def runs(row: Row) -> str:
     """Return the status of a cell's runs as ``3/5, 1 failed, 1 missing``."""
     rest = [f"{row[status]} {status}" for status in UNDONE if row[status]]
     return ", ".join([f"{row['done']}/{row['seeds']}", *rest])
-
-
-def _of_task(tasks: Mapping[str, Mapping[str, str]], name: str, row: Row) -> str:
-    return tasks[row["cell"]][name]
 
 
 def _ratio(name: str) -> Callable[[Row], str]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from harness.config.report import Choice, Published
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import half_width
-from harness.report.data.results import Results, Run
+from harness.report.data.results import Results, Run, grouped
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, value_text, with_spread
@@ -59,26 +61,21 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     baseline : str, optional
         Algorithm that others are compared with, seed by seed, each at its own choice.
     """
-    tasks: dict[str, list[Run]] = {}
-    flats: dict[str, dict[str, str]] = {}
     results = Results.of(records)
     variants = {run.number: dict(cell.variant) for cell in results.cells for run in cell.runs}
-    for run in results.runs:
-        variant = variants[run.number]
-        shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
-        key = digest([run.identity.shared_key(OWN), variant])
-        tasks.setdefault(key, []).append(run)
-        flats.setdefault(key, flatten(shared) | variant)
+    tasks = grouped(results.runs, lambda run: digest([run.identity.shared_key(OWN), variants[run.number]]))
+    flats: dict[str, dict[str, str]] = {}
+    for key, (first, *_) in tasks.items():
+        shared = {name: part for name, part in first.record.spec.items() if name not in OWN}
+        flats[key] = flatten(shared) | variants[first.number]
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
     published = [(flatten(entry.where), entry) for entry in choice.published]
     grids = []
     for key in tasks:  # in the suite's order
         telling = [item for item in flats[key].items() if item not in common or item[0] == "data.name"]
         where = ", ".join(v if k.endswith((".name", ".kind")) else f"{k}={v}" for k, v in telling)
-        runs: dict[str, dict[int, list[Run]]] = {}
-        for run in tasks[key]:
-            name = part_name(run.record.spec.get("algorithm")) or ""
-            runs.setdefault(name, {}).setdefault(run.seed, []).append(run)
+        by_algorithm = grouped(tasks[key], lambda run: part_name(run.record.spec.get("algorithm")) or "")
+        runs = {name: grouped(rivals, lambda run: run.seed) for name, rivals in by_algorithm.items()}
         picked = {
             name: {seed: best for seed, rivals in sorted(seeds.items()) if (best := choose(rivals, choice))}
             for name, seeds in runs.items()
@@ -158,23 +155,21 @@ def _note(choice: Choice, baseline: str | None, others: Sequence[str], paper: bo
 
 def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
     """Return the table of true positive rates on the test samples of every sensitive group, if there are any."""
+    rows = [
+        row | {"algorithm": name, "seed": seed}
+        for name, seeds in picked.items()
+        for seed, run in seeds.items()
+        for row in run.record.final.get("groups") or []
+    ]
+    if not rows:
+        return []
     places: dict[tuple[str, str], Place] = {}
     columns: dict[str, str] = {}
-    for name, seeds in picked.items():
-        groups_by_seed = {seed: run.record.final.get("groups") or [] for seed, run in seeds.items()}
-        for group in dict.fromkeys(str(row["group"]) for groups in groups_by_seed.values() for row in groups):
-            group_rows = {
-                seed: row
-                for seed, groups in groups_by_seed.items()
-                for row in groups
-                if row["group"] == group
-            }
-            n, positive = (fmean(row[key] or 0 for row in group_rows.values()) for key in ("n", "positives"))
-            columns.setdefault(group, f"{group} ({n:.0f}, {positive:.0f} positive)")
-            rates = {seed: float(row["tpr"]) for seed, row in group_rows.items() if row["tpr"] is not None}
-            places[name, columns[group]] = Place(with_spread(rates, "eqopp"), rates, "")
-    if not columns:
-        return []
+    for (name, group), members in pd.DataFrame(rows).groupby(["algorithm", "group"], sort=False):
+        n, positive = members[["n", "positives"]].fillna(0).mean()
+        column = columns.setdefault(str(group), f"{group} ({n:.0f}, {positive:.0f} positive)")
+        rates: dict[Any, float] = members.set_index("seed")["tpr"].dropna().to_dict()
+        places[str(name), column] = Place(with_spread(rates, "eqopp"), rates, "")
     return [
         Grid(
             title=f"True positive rates of groups: {where}" if where else "True positive rates of groups",

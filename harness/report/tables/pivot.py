@@ -17,7 +17,7 @@ from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, counted, unknown
 from harness.core.units import count, size
 from harness.metrics import METRICS, better_is_higher, described
-from harness.report.data.results import DIGEST_LETTERS, Cell, Results
+from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import quantity, words
 from harness.storage.cells import as_csv
@@ -177,10 +177,10 @@ def _grid(
     target: Target | None,
     telling: Sequence[tuple[str, str]],
 ) -> Grid:
-    rivals: dict[tuple[str, str], list[Cell]] = {}
-    for cell in members:
-        place = _value(cell.settings, pivot.rows, pivot), _value(cell.settings, pivot.columns, pivot)
-        rivals.setdefault(place, []).append(cell)
+    rivals = grouped(
+        members,
+        lambda cell: (_value(cell.settings, pivot.rows, pivot), _value(cell.settings, pivot.columns, pivot)),
+    )
     places = {key: _place(cells, measure, target) for key, cells in rivals.items()}
     short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
     if short[0] == short[1] or "kind" in short or "name" in short:

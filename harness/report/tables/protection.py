@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
-from harness.report.data.specs import data_name, file_name, largest_ratio
+from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
 from harness.report.data.tested import seed_pairs
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ def compare_protection(
     then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
     compared, but on others it is, are left out.
     """
-    families: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        if cell.values(measure):
-            families.setdefault(_family(cell), []).append(cell)
+    measured = (cell for cell in Results.of(records).cells if cell.values(measure))
+    families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
         plain = [cell for cell in members if not _is_protected(cell)]
@@ -92,7 +90,7 @@ def label(cell: Cell) -> str:
             parts.append(f"{100 * ratio:.3g} % {effect}")
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
-    if _is_coded(compression):
+    if is_coded(compression):
         parts.append(f"sent as {compression['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"
 
@@ -114,19 +112,8 @@ def _unit_or_placement(cell: Cell) -> str:
     return f"{privacy.get('placement')} noise"
 
 
-def _family(cell: Cell) -> str:
-    """Return a digest of all but seed, privacy and compression."""
-    return cell.shared_key(("privacy", "compression"))
-
-
 def _is_protected(cell: Cell) -> bool:
-    compression = cell.spec.get("compression") or {}
-    pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
-    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _is_coded(compression)
-
-
-def _is_coded(compression: Mapping[str, Any]) -> bool:
-    return compression.get("codec") not in (None, "float32", "float64")
+    return bool(cell.spec.get("privacy")) or is_compressed(cell.spec)
 
 
 def _order(cell: Cell) -> tuple[bool, bool, float, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.report.data.leaderboard import leaderboard
-from harness.report.data.results import Results
+from harness.report.data.results import Results, grouped
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
 
 if TYPE_CHECKING:
@@ -51,11 +51,9 @@ class Board:
     def _telling(self) -> dict[str, dict[str, str]]:
         """Cell -> the traits that distinguish it from the other cells of its task and algorithm."""
         traits = {row["cell"]: _traits(row) for row in self.rows}
-        families: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
         distinguishing = {}
-        for members in families.values():
+        for rows in grouped(self.rows, lambda row: (row["task"], row["algorithm"])).values():
+            members = [row["cell"] for row in rows]
             names = set(_distinguishing([traits[cell] for cell in members]))
             for cell in members:
                 distinguishing[cell] = {name: text for name, text in traits[cell].items() if name in names}

@@ -7,34 +7,34 @@ federation with names gains or loses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher, described
-from harness.report.data.clients import ALONE
+from harness.report.data.clients import ALONE, client_rows
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.statistics import Paired, paired_statistics
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
-from harness.report.tables.rows import Board, rows_of
-from harness.report.tables.text import in_sentence, signed, words
+from harness.report.tables.rows import Board
+from harness.report.tables.text import in_sentence, signed, span, spread, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
     from harness.storage.store import RunRecord
 
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_ROWS = 8  # more protected cells are counted, not listed
-MOST_TASKS = 6  # likewise
 MOST_COMPARED = 3  # data sets
 MOST_COSTS = 3  # of the first sentence
 MOST_NAMED = 6  # clients of a table by client
@@ -72,10 +72,6 @@ def print_summary(
         print_comparison(comparison, console)
         print_clients(comparison, results, console)
     if compared:
-        tasks = {comparison.plain.task for comparison in compared[:MOST_COMPARED]}
-        if others := _other_tasks(board, tasks):
-            more = f" and {len(others) - MOST_TASKS} more" if len(others) > MOST_TASKS else ""
-            _say(console, f"Not compared here: {'; '.join(others[:MOST_TASKS])}{more}.")
         _say(console, _purposes(frame))
     if not in_full:
         done, runs = int(frame["done"].sum()), int(frame["seeds"].sum())
@@ -91,13 +87,9 @@ def print_summary(
 
 def _purposes(frame: pd.DataFrame) -> str:
     """Name the algorithms whose models serve one client each; empty if none or all do."""
-    users: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="model_for")):
-        users.setdefault(row["model_for"], []).append(row["algorithm"])
-    personal = {
-        user: list(dict.fromkeys(names)) for user, names in users.items() if user.startswith("each client")
-    }
-    if not personal or len(users) == len(personal):
+    users = frame.groupby("model_for", sort=False)["algorithm"].unique()
+    personal = users[users.index.str.startswith("each client")]
+    if not 0 < len(personal) < len(users):
         return ""
     texts = [
         f"{', '.join(names[:MOST_NAMED])}{' ...' * (len(names) > MOST_NAMED)} ({user})"
@@ -113,22 +105,6 @@ def _purposes(frame: pd.DataFrame) -> str:
         sentence
         + " Its AUROC gains from knowing each client's share of positives: see auroc_clients." * inside
     )
-
-
-def _other_tasks(board: Board, compared: Collection[str]) -> list[str]:
-    """Name the tasks of a leaderboard except some, by the parts in which tasks differ."""
-    tasks = {row["task"]: board.tasks[row["cell"]] for row in board.rows}
-    parts = [
-        part
-        for part in ("dataset", "problem", "partition")
-        if len({names[part] for names in tasks.values()}) > 1
-    ]
-    texts = (
-        ", ".join(names[part] or "none" for part in parts)
-        for key, names in tasks.items()
-        if key not in compared
-    )
-    return list(dict.fromkeys(filter(None, texts)))
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -151,7 +127,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
         change = "" if cell is plain else _change(seed_differences(plain, cell, measure), scale, form)
-        value = _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g")
+        value = spread(cell.values(measure).values(), ".3f" if points else ".4g")
         table.add_row(text, value, change, size(fmean(sent)) if sent else "")
     console.print(table)
     more = len(protected) - MOST_ROWS
@@ -160,8 +136,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         "± is the sample standard deviation over seeds; changes are paired by seed, with the 95 % interval "
         "of their mean."
     )
-    spread = several if len(plain.done) > 1 else "One seed: no spread."
-    _say(console, spread + remainder)
+    _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
     _say(console, _unpaired(comparison))
 
 
@@ -176,58 +151,31 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
     plain = by_measure[measure]
     if not 1 < len(plain) <= MOST_NAMED:
         return
-    alone = [
-        cell
-        for cell in results.cells
-        if cell.algorithm == ALONE and cell.task == comparison.plain.task and _by_client(cell, measure)
-    ]
     protected = comparison.protected[:MOST_ROWS]
     rows = list(zip(labels(protected), protected, strict=True))
-    rows += [("each client alone", cell) for cell in alone[:1]]
+    alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
+    rows += [("each client alone", cell) for cell in alone if len(_by_client(cell, measure))][:1]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(f"{words(measure)} of")
-    for name in plain:
+    for name in plain.index:
         table.add_column(name, justify="right")
-    table.add_row(label(comparison.plain), *(f"{fmean(values.values()):.3f}" for values in plain.values()))
+    table.add_row(label(comparison.plain), *(f"{mean:.3f}" for mean in plain.mean(axis=1)))
     for text, cell in rows:
-        by_client, same = _by_client(cell, measure), seed_pairs(cell, comparison.plain, measure).differences
-        changes = [
-            [
-                by_client[name][seed] - value
-                for seed, value in values.items()
-                if seed in by_client.get(name, {}) and seed in same
-            ]
-            for name, values in plain.items()
-        ]
-        table.add_row(
-            text,
-            *(
-                signed(100 * fmean(client_changes), "+.1f") if client_changes else ""
-                for client_changes in changes
-            ),
-        )
-    sample_counts = _by_client(comparison.plain, "n")
+        same = list(seed_pairs(cell, comparison.plain, measure).differences)
+        changes = (_by_client(cell, measure) - plain)[same].mean(axis=1).reindex(plain.index)
+        table.add_row(text, *("" if pd.isna(change) else signed(100 * change, "+.1f") for change in changes))
+    counts = _by_client(comparison.plain, "n").loc[plain.index]
     table.add_section()
-    table.add_row("test samples", *(_range(sample_counts[name].values()) for name in plain))
+    table.add_row("test samples", *map(span, counts.min(axis=1), counts.max(axis=1)))
     console.print(table)
     _say(console, "Changes in points on each client's own test samples, means over seeds.")
 
 
-def _range(counts: Collection[float]) -> str:
-    low, high = int(min(counts)), int(max(counts))
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
-def _by_client(cell: Cell, measure: str) -> dict[str, dict[int, float]]:
-    """Return client -> seed -> measure on its own test samples, for clients with names and a value in every run."""
-    by_client: dict[str, dict[int, float]] = {}
-    for run in cell.done:
-        columns = run.record.final.get("by_client") or {}
-        pairs = zip(columns["client"], columns[measure], strict=True) if measure in columns else ()
-        for name, value in pairs:
-            if value is not None:
-                by_client.setdefault(str(name), {})[run.seed] = value
-    return {name: values for name, values in by_client.items() if len(values) == len(cell.done)}
+def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
+    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
+    table = client_rows(cell.done)
+    by_seed = table.pivot(index="client", columns="seed", values=measure).astype("float64")
+    return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
 
 
 def _change(changes: Sequence[float], scale: float, form: str) -> str:
@@ -335,10 +283,3 @@ def _in_points(measure: str) -> bool:
     """Return whether a measure is a share, so that differences are percentage points."""
     metric = described(measure)
     return metric is not None and metric.description.endswith(", 0 to 1]")
-
-
-def _spread(values: Sequence[float], scale: float, form: str) -> str:
-    if not values:
-        return ""
-    mean = format(scale * fmean(values), form)
-    return f"{mean} ± {format(scale * stdev(values), form.lstrip('+'))}" if len(values) > 1 else mean

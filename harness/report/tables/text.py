@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -40,6 +41,19 @@ def signed(value: float, form: str) -> str:
     """Return a difference with its sign, in a format such as ``+.1f``; a zero has none."""
     text = format(value, form)
     return text if float(text) else text.lstrip("+-")
+
+
+def span(low: float, high: float) -> str:
+    """Return two whole numbers as ``38 to 42``, and equal ones as one."""
+    return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+
+
+def spread(values: Collection[float], form: str) -> str:
+    """Return mean and sample standard deviation in a format, ``0.81 ± 0.02``; empty without values."""
+    if not values:
+        return ""
+    mean = format(fmean(values), form)
+    return f"{mean} ± {format(stdev(values), form)}" if len(values) > 1 else mean
 
 
 def share(value: float | None) -> str:

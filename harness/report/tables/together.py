@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,23 +25,16 @@ def together(frame: pd.DataFrame) -> list[str]:
     Runs about different units, or with another relation of neighbors, have no joint epsilon and a sentence each.
     Runs that diverged or were stopped have released the rounds before, which are in none.
     """
-    groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
-    unfinished: Counter[str] = Counter()
-    for row in rows_of(frame):
-        if not is_empty(row["dp_unit"]):
-            unfinished[str(row["dataset"])] += int(row["failed"] + row["missing"])
-        if not is_empty(row["released"]):
-            kind = str(row["dp_unit"]), str(row["adjacency"])
-            groups.setdefault(str(row["dataset"]), {}).setdefault(kind, []).append(row)
     lines = []
-    for dataset, kinds in groups.items():
-        for (unit, adjacency), rows in kinds.items():
-            subject = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
-            lines += [f"{subject}: {text}" for text in _sentence(rows, unit)]
-        if len(kinds) > 1:
+    private = frame[frame["dp_unit"].notna() | frame["released"].notna()]
+    for dataset, rows in private.groupby("dataset", sort=False, dropna=False):
+        kinds = rows.dropna(subset="released").groupby(["dp_unit", "adjacency"], sort=False, dropna=False)
+        for (unit, adjacency), members in kinds:
+            subject = f"{dataset}, unit {unit}, {adjacency}" if kinds.ngroups > 1 else str(dataset)
+            lines += [f"{subject}: {text}" for text in _sentence(rows_of(members), str(unit))]
+        if kinds.ngroups > 1:
             lines.append(f"{dataset}: runs with different units or adjacencies have no joint ε.")
-    for dataset, number in unfinished.items():
-        if number:
+        if number := int((rows["failed"] + rows["missing"]).sum()):
             runs = counted(number, "private run")
             lines.append(
                 f"{dataset}: {runs} not finished and not counted; rounds that they had are released too."

@@ -18,9 +18,9 @@ from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.privacy import exposure
-from harness.report.tables.rows import Board, Row, rows_of
+from harness.report.tables.rows import Board, Row
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
-from harness.report.tables.text import extrapolation
+from harness.report.tables.text import extrapolation, span
 from harness.report.tables.together import together
 from harness.storage.files import output_text
 
@@ -47,9 +47,8 @@ def summary(frame: pd.DataFrame) -> str:
     """Return the sentences above every table: common settings, seeds, spread, ranking, data source."""
     if frame.empty:
         return "No runs yet."
-    seeds = sorted({int(n) for n in frame["seeds"]})
-    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
+    counts, most = span(frame["seeds"].min(), frame["seeds"].max()), frame["seeds"].max()
+    spread = "no spread is shown" if most == 1 else "± is the sample standard deviation over seeds"
     text = [
         _common_settings(frame),
         f"{counted(counts, 'seed')} per row; {spread}.",
@@ -202,11 +201,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     texts = _texts(columns, rows)
     widths = _widths(texts)
     for heading in _expendable(frame, columns, texts):
-        if (
-            sum(widths.values()) + 1 > console.width
-            and heading in widths
-            and not _tells(heading, widths, texts)
-        ):
+        if sum(widths.values()) + 1 > console.width and not _tells(heading, widths, texts):
             dropped[heading] = widths.pop(heading)
     for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
         if sum(widths.values()) + width + 1 <= console.width:
@@ -240,20 +235,14 @@ def _expendable(
     Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
     count of missing runs stay. A setting in which rows differ outlives all measures.
     """
-    constant = [name for name in (*SETTINGS, *MEASURES) if len(set(texts.get(name, ()))) <= 1]
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    measures = [name for name in (*differences, *MEASURES) if name not in ranks]
-    constant = [name for name in constant if name not in ranks]
-    return [
-        *constant,
-        *measures,
-        *(["Runs"] if complete else []),
-        *(n for n in SETTINGS if n not in constant),
-    ]
+    names = [*differences, *MEASURES, *(["Runs"] if complete else []), *SETTINGS]
+    expendable = [name for name in names if name in texts and name not in ranks]
+    return sorted(expendable, key=lambda name: len(set(texts[name])) > 1)
 
 
 def _tells(heading: str, headings: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
@@ -285,23 +274,12 @@ def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def reasons(frame: pd.DataFrame) -> list[str]:
     """Return the reasons for failed and skipped runs and missing ranks, one line per reason."""
-    algorithms: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="reasons")):
-        algorithms.setdefault(row["reasons"], []).append(row["algorithm"])
-    unranked = dict.fromkeys(frame["unranked"].dropna())
     lines = []
-    for reason, names in algorithms.items():
-        extent = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
-        lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{extent}")
-    for text, affected in _apart(frame).items():
-        lines.append(f"{', '.join(affected)}: {text}, so no difference is paired by seed; see data.user")
-    return [*lines, *map(str, unranked)]
-
-
-def _apart(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Return why rows have no paired difference though they have the baseline's seeds -> their algorithms."""
-    algorithms: dict[str, list[str]] = {}
-    for row in rows_of(frame.dropna(subset="compared")):
-        if APART in row["compared"]:
-            algorithms.setdefault(row["compared"], []).append(row["algorithm"])
-    return algorithms
+    for reason, names in frame.groupby("reasons", sort=False)["algorithm"]:
+        extent = f", in {len(names)} rows" if names.duplicated().any() else ""
+        lines.append(f"{', '.join(names.unique())}: {reason}{extent}")
+    # Rows may have the baseline's seeds and no paired difference.
+    apart = frame[frame["compared"].str.contains(APART, na=False)]
+    for text, names in apart.groupby("compared", sort=False)["algorithm"]:
+        lines.append(f"{', '.join(names)}: {text}, so no difference is paired by seed; see data.user")
+    return [*lines, *frame["unranked"].dropna().unique()]

@@ -470,18 +470,12 @@ def test_settings_with_budgets_are_drawn_before_others(tmp_path):
 
 
 @pytest.mark.usefixtures("vectors_only")
-def test_many_algorithms_are_spread_over_panels(tmp_path):
-    """Ten algorithms and a level line: two panels of five and the level line, with one scale."""
+def test_of_many_algorithms_the_best_are_drawn(tmp_path):
+    """Ten algorithms and a level line, which is the best of all: it and seven more."""
     names = [f"method{n}" for n in range(10)]
     runs = [asked(name, e, 0.05 * n + 0.01 * e) for n, name in enumerate(names) for e in (1, 10)]
     texts = texts_in(accuracy_against_epsilon([*runs, asked("local", None, 0.8)], tmp_path / "a")[1])
-    assert set(names) <= set(texts)
-    assert texts.count("local") == 2
-    assert [text for text in texts if " of 2)" in text] == [
-        f"dirichlet(alpha=0.3) ({number} of 2)" for number in (1, 2)
-    ]
-    ticks = [text for text in texts if re.fullmatch(r"0\.\d", text)]
-    assert ticks[: len(ticks) // 2] == ticks[len(ticks) // 2 :]
+    assert {"local", *names[3:]} <= set(texts) and not {*names[:3]} & set(texts)
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from matplotlib.text import Text
 
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Results
-from harness.report.plots.figure import canvas, keep_apart
-from harness.report.plots.pareto import edge, pareto
+from harness.report.plots.figure import canvas, edge, keep_apart
+from harness.report.plots.pareto import pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
 from tests.support.records import done, evaluation, private, spec
 from tests.unit.harness.report.plots.test_pictures import texts_in

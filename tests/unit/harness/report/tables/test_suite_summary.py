@@ -137,15 +137,6 @@ def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
     assert "scaffold" not in printed(many) and "scaffold" in printed(many, width=250)
 
 
-def test_the_tasks_that_are_not_compared_are_named():
-    others = [run(0, 0.8, data=name) for name in ("digits", "wine")]
-    told = " ".join(printed([*ladder(), *others]).split())
-    assert "Measured on adult" in told and "Not compared here: digits; wine." in told
-    assert "Not compared here" not in printed(ladder())
-    many = [run(0, 0.8, data=f"set{n}") for n in range(8)]
-    assert "set5 and 2 more." in printed([*ladder(), *many])
-
-
 def test_more_rows_than_a_screen_holds_are_counted():
     records = [run(0, 0.8), *(run(0, 0.7, epsilon=e, beta=b) for e in (1, 2, 4, 8, 16) for b in (0.0, 0.5))]
     records += [run(0, 0.6, name) for name in ("ditto", "scaffold")]
@@ -165,7 +156,6 @@ def test_every_data_set_is_compared():
     told = " ".join(printed([*ladder(), *others]).split())
     places = [place for place, word in enumerate(told.split()) if word == "Measured"]
     assert len(places) == 3 and told.split()[places[0] + 2] == "adult,"
-    assert told.count("Not compared here: ") == 1
 
 
 def test_every_file_of_one_s_own_is_compared_and_named():
