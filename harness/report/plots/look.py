@@ -71,6 +71,10 @@ def _settings(style: str) -> dict[str, Any]:
         return {str(name): value for name, value in matplotlib.style.library[style].items()}
     if not Path(style).is_file():
         raise unknown("style, and no file,", style, matplotlib.style.available)
+    lines = (line.partition("#")[0].strip() for line in Path(style).read_text(encoding="utf-8").splitlines())
+    for name in (line.partition(":")[0].strip() for line in lines if line):
+        if name not in matplotlib.rcParams:  # matplotlib only warns of it
+            raise unknown(f"setting in style {style}", name, matplotlib.rcParams)
     try:
         settings = matplotlib.rc_params_from_file(style, fail_on_error=True, use_default_template=False)
     except (ValueError, OSError) as error:

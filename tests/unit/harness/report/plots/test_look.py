@@ -65,6 +65,7 @@ def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
     [
         (["pdff"], None, r"unknown format of figures 'pdff'. Did you mean 'pdf'\?"),
         (["png"], "seaborn-v0_8-papr", "Did you mean 'seaborn-v0_8-paper'"),
+        (["png"], "font.sizes: 3", r"Did you mean 'font.size'\?"),
         (["png"], "font.size: large large", "style .*mplstyle: .*font.size.*'large large'"),
     ],
 )
