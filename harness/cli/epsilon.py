@@ -20,7 +20,6 @@ from privacy.trade_off import accuracy_bound
 
 MOST_DRAWS = 1_000_000  # of secret cohorts
 MOST_ROUNDS = 10**12
-SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm
 
 
@@ -88,62 +87,6 @@ class Mechanism:
 def number(value: float) -> str:
     """Write an epsilon."""
     return f"{value:,.0f}" if 1e4 <= value < 1e7 else f"{value:.4g}"
-
-
-def epsilon_options(to: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    question = to.add_mutually_exclusive_group()
-    question.add_argument(
-        "--noise-multiplier",
-        type=float,
-        metavar="Z",
-        help="standard deviation of the noise on a sum of messages over their clip norm",
-    )
-    question.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
-    question.add_argument(
-        "--statement",
-        metavar="PATH",
-        help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
-        "the output of run --json",
-    )
-    to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
-    to.add_argument(
-        "--cohort",
-        default="1",
-        metavar="SIZE/TOTAL",
-        help="clients in a round, such as 10/100 (default: all)",
-    )
-    to.add_argument(
-        "--rate",
-        type=float,
-        metavar="Q",
-        help="in place of --cohort: probability that a unit is drawn, such as a statement's sampling_rate",
-    )
-    to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
-    to.add_argument(
-        "--sampling",
-        choices=SAMPLINGS,
-        help="poisson: each by a secret coin; without-replacement: a secret cohort of fixed size; fixed: a cohort "
-        "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
-        "in it)",
-    )
-    to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
-    to.add_argument(
-        "--releases-per-round", type=int, default=1, metavar="N", help="releases made in a round (default: 1)"
-    )
-    to.add_argument(
-        "--unit",
-        choices=("client", "record", "user"),
-        default="client",
-        help="unit of privacy (default: client)",
-    )
-    to.add_argument(
-        "--placement",
-        choices=("central", "local", "distributed"),
-        default="central",
-        help="party that adds the noise (default: central)",
-    )
-    to.add_argument("--json", action="store_true", help="print JSON")
 
 
 def epsilon_command(args: argparse.Namespace) -> int:
