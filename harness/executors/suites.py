@@ -113,7 +113,6 @@ def run_suite(
     *,
     limit_hours: float | None = None,
     trim: bool = False,
-    command: str | None = None,
 ) -> Counter[str]:
     """Carry out a suite, and return how many of its runs ended in which way.
 
@@ -125,8 +124,6 @@ def run_suite(
         Where and how.
     limit_hours, trim : float, bool
         As in `within_limit`.
-    command : str, optional
-        The command that makes the suite, for its report.
 
     Raises
     ------
@@ -148,7 +145,7 @@ def run_suite(
     if suite.tune is not None:
         combinations, tuning = _tune(suite, suite.tune, combinations, work)
     entries = [in_suite(combination) for combination in combinations]
-    store.write_suite(suite.name, {**_suite_fields(suite, command), **tuning, "cells": entries})
+    store.write_suite(suite.name, {**_suite_fields(suite), **tuning, "cells": entries})
     runs = {
         str(entry["id"]): combination.spec
         for entry, combination in zip(entries, combinations, strict=True)
@@ -164,14 +161,10 @@ def run_suite(
     return ends
 
 
-def _suite_fields(suite: Suite, command: str | None) -> dict[str, Any]:
+def _suite_fields(suite: Suite) -> dict[str, Any]:
     """Return what ``suite.json`` keeps of a suite besides its runs."""
     plugged = plugin_metrics()
-    report = {
-        **suite.report.stored(),
-        **({"metrics": plugged} if plugged else {}),
-        **({"command": command} if command else {}),
-    }
+    report = {**suite.report.stored(), **({"metrics": plugged} if plugged else {})}
     return {"suite": suite.name, "profile": suite.profile, "title": suite.title, "report": report}
 
 
