@@ -346,24 +346,20 @@ def make_own_folder(root: Path, name: str) -> Path:
 
 def sync(path: Path) -> None:
     """Wait until the content of a file is on the disk."""
-    _sync(path)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; without effect where a file system refuses it."""
-    try:
-        _sync(path)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
-            raise
-
-
-def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk; without effect where a file system refuses it."""
+    try:
+        sync(path)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
 
 
 @contextmanager
