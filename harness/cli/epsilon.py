@@ -15,7 +15,6 @@ from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
 from privacy.event import Event
-from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
 
 MOST_DRAWS = 1_000_000  # of secret cohorts
@@ -140,10 +139,6 @@ def _mechanism(args: argparse.Namespace) -> Mechanism:
         raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(args.rounds)}")
     if not (args.clip > 0 and math.isfinite(args.clip)):
         raise UserError(f"epsilon: --clip is a number above 0, given {args.clip}")
-    try:
-        check_delta(args.delta)
-    except ValueError as problem:
-        raise UserError(f"epsilon: {problem}") from problem
     return Mechanism(
         args.clip, size, total, rate, args.rounds, sampling, args.delta, args.releases_per_round, args.unit,
         args.placement,
@@ -152,26 +147,21 @@ def _mechanism(args: argparse.Namespace) -> Mechanism:
 
 def _cohort_and_rate(args: argparse.Namespace) -> tuple[int, int, float]:
     """Return size and total of a cohort, and the probability of a unit to be in it."""
-    if args.rate is None:
-        size, total = _cohort(args.cohort)
-        return size, total, size / total
-    if args.cohort != "1":
-        raise UserError("epsilon: give either --cohort or --rate")
-    if not 0 < args.rate <= 1:
-        raise UserError(f"epsilon: --rate is a probability above 0, given {args.rate:g}")
-    return 0, 0, args.rate
-
-
-def _cohort(text: str) -> tuple[int, int]:
-    parts = text.split("/")
+    if args.rate is not None:
+        if args.cohort != "1":
+            raise UserError("epsilon: give either --cohort or --rate")
+        if not 0 < args.rate <= 1:
+            raise UserError(f"epsilon: --rate is a probability above 0, given {args.rate:g}")
+        return 0, 0, args.rate
+    parts = args.cohort.split("/")
     if not all(part.isdecimal() for part in parts) or not 1 <= len(parts) <= 2:
         raise UserError(
-            f"epsilon: --cohort is SIZE/TOTAL, as 10/100, or TOTAL if all take part; given {text!r}"
+            f"epsilon: --cohort is SIZE/TOTAL, as 10/100, or TOTAL if all take part; given {args.cohort!r}"
         )
     size, total = int(parts[0]), int(parts[-1])
     if not 1 <= size <= total:
-        raise UserError(f"epsilon: --cohort {text}: between 1 and {total} take part")
-    return size, total
+        raise UserError(f"epsilon: --cohort {args.cohort}: between 1 and {total} take part")
+    return size, total, size / total
 
 
 def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -182,7 +172,6 @@ def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]
         if noise is None:
             if accountant == "prv":
                 continue  # never tighter than pld, and slow to search with
-            check_budget(args.for_epsilon, args.delta)
             unit = mechanism.event(1.0, adjacency, accountant)
             alone = "rdp" if accountant == "exact" else accountant
             noise = calibrate(args.for_epsilon, args.delta, [unit], alone)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.registry import UserError, unknown
+
+#: Packages whose versions may move a result.
+VERSIONED = ("torch", "numpy", "scipy", "dp-accounting", "opacus")
 
 
 def path(text: str) -> Path:
@@ -15,6 +20,16 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path is needed, given ''")
     return Path(text)
+
+
+class Version(argparse.Action):
+    """Print the versions that results depend on, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any, **options: Any) -> NoReturn:
+        """Print, and end the process."""
+        parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
+        print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
+        parser.exit()
 
 
 def grouped_help(groups: Mapping[str, Sequence[str]]) -> type[argparse.RawDescriptionHelpFormatter]:

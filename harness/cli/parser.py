@@ -9,22 +9,19 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 
 from harness.cli.commands import COMMANDS, data_options
 from harness.cli.examples import EXAMPLES, PROGRAM, epilog, with_examples
-from harness.cli.grammar import Parser, grouped_help
+from harness.cli.grammar import Parser, Version, grouped_help
 from harness.cli.names import shadowed
 from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
 
-#: Packages whose versions may move a result.
-VERSIONED = ("torch", "numpy", "scipy", "dp-accounting", "opacus")
 #: Commands as ``--help`` lists them.
 GROUPS = {heading: [command.name for command in group] for heading, group in COMMANDS.items()}
 
@@ -106,9 +103,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=grouped_help(GROUPS),
     )
     verbose_option(top)
-    packages = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
-    versions = f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {packages})"
-    top.add_argument("--version", action="version", version=versions, help="print versions and exit")
+    top.add_argument("--version", action=Version, nargs=0, help="print versions and exit")
     among = top.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for command in (command for group in COMMANDS.values() for command in group):
         made = among.add_parser(

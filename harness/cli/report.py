@@ -60,20 +60,13 @@ def leaderboard_command(args: argparse.Namespace) -> int:
     if args.columns == "help":
         print_rows([{"name": name, "meaning": about} for name, about in names(frame).items()], "Columns")
         return 0
-    chosen = None if args.columns is None else choose(frame, args.columns.split(","))
-    columns = None if chosen is None else [choice.column for choice in chosen]
-    part = (
-        frame
-        if chosen is None
-        else frame[list(dict.fromkeys(name for choice in chosen for name in choice.names))]
-    )
+    chosen = [] if args.columns is None else choose(frame, args.columns.split(","))
+    columns = [choice.column for choice in chosen] or None
+    names_of_columns = list(dict.fromkeys(name for choice in chosen for name in choice.names))
+    part = frame[names_of_columns] if chosen else frame
     board = Board(frame)
     best = _in_bold(results, narrow_columns(board) if columns is None else columns, args)
-    if (
-        chosen is not None
-        and spec.baseline is None
-        and any("paired_p_holm" in choice.names for choice in chosen)
-    ):
+    if spec.baseline is None and "paired_p_holm" in names_of_columns:
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, args.csv, write_csv)
     _write(board, args.markdown, partial(write_markdown, columns=columns, best=best))
@@ -137,8 +130,6 @@ def recommend_command(args: argparse.Namespace) -> int:
 
 def report_command(args: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
-    if not args.dir.exists():
-        raise UserError(f"no results folder {args.dir}")
     write_all(results_folder(args.dir), args.suite, report_options(args), paper=args.paper)
     return 0
 

@@ -116,7 +116,7 @@ class RunFolder:
         self, name: str, kept: dict[str, bytes] | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return what `seals.read_end` does; an end without the shape of one is at fault."""
-        content, found = seals.read_end(self.path, name, contents=kept)
+        content, found = seals.read_end(self.path, name, kept)
         if not found:
             try:
                 shapes.check_shape(self.path / name, shapes.ENDS[name], content)

@@ -76,7 +76,7 @@ def parse_sealed(path: Path, raw: bytes, *needed: str) -> tuple[dict[str, Any], 
 
 
 def read_end(
-    folder: Path, name: str, *needed: str, contents: dict[str, bytes] | None = None
+    folder: Path, name: str, contents: dict[str, bytes] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the content of the file that ends a run, and what is wrong with the run's files, by their names.
 
@@ -88,8 +88,6 @@ def read_end(
         Folder of the run.
     name : str
         The file that ends it, ``done.json`` or ``failed.json``.
-    *needed : str
-        Fields that this file needs.
     contents : dict[str, bytes], optional
         Is given the content of the files of `RECORDED` as they were compared, so that they are read once.
 
@@ -99,7 +97,7 @@ def read_end(
         If the run has no such end.
     """
     try:
-        content, seal = read_sealed(folder / name, *needed)
+        content, seal = read_sealed(folder / name)
     except Damaged as error:
         return {}, {name: error.why}
     if not seal:
