@@ -346,20 +346,24 @@ def make_own_folder(root: Path, name: str) -> Path:
 
 def sync(path: Path) -> None:
     """Wait until the content of a file is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path)
 
 
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk; without effect where a file system refuses it."""
     try:
-        sync(path)
+        _sync(path)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
             raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
