@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from harness import report
 from harness.config import plugins
 from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
-from harness.config.report import Pivot, ReportSpec, read_stored, read_target
+from harness.config.report import ReportSpec, read_pivot, report_settings
 from harness.core.registry import UserError
 from harness.report.data.recommendation import recommend as recommended
 from harness.report.folder import Report, report_folder
 from harness.report.tables import recommendation
-from harness.storage.store import Store
 
 
 def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
@@ -67,11 +65,7 @@ def leaderboard(
     UserError
         If the folder holds no runs, or a name is unknown.
     """
-    plugins.load()
-    store = results_folder(Path(folder))
-    results = report.Results(store.some_records(suite))
-    spec = results.ranked(_settings(store, suite, by=by, baseline=baseline, target=target))
-    return report.leaderboard(results, spec.by, spec.baseline, spec.target)
+    return _ranked(folder, suite, by=by, baseline=baseline, target=target)[2]
 
 
 def recommend(
@@ -101,13 +95,9 @@ def recommend(
     UserError
         If no bound is given, or one is not valid.
     """
-    plugins.load()
     if isinstance(where, str) or not where:
         raise UserError(f"where: a list of bounds, as ['epsilon_total <= 2'], given {where!r}")
-    store = results_folder(Path(folder))
-    results = report.Results(store.some_records(suite))
-    spec = results.ranked(_settings(store, suite, by=by))
-    frame = report.leaderboard(results, spec.by, spec.baseline, spec.target)
+    results, spec, frame = _ranked(folder, suite, by=by)
     conditions = read_conditions(where, frame.columns)
     answer = recommended(results, frame, conditions, spec.by)
     answers = pd.DataFrame(recommendation.recommendation_rows(answer, frame, conditions, spec.by))
@@ -145,16 +135,17 @@ def write_report(
     """
     plugins.load()
     store = results_folder(Path(folder))
-    if any(isinstance(pivot, str) or not 2 <= len(pivot) <= 3 for pivot in pivots):
-        raise UserError(f"pivots: pairs of settings, or these and a measure, given {pivots!r}")
-    pivot_tables = tuple(Pivot(*pivot) for pivot in pivots)
-    return report_folder(
-        store, suite, _settings(store, suite, by=by, baseline=baseline, target=target, pivots=pivot_tables)
-    )
+    tables = tuple(map(read_pivot, pivots))
+    spec = report_settings(store, suite, by=by, baseline=baseline, target=target, pivots=tables)
+    return report_folder(store, suite, spec)
 
 
-def _settings(store: Store, suite: str | None, **options: Any) -> ReportSpec:
-    """Return the report settings of a suite, with those given instead."""
-    stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
-    options |= {"target": read_target(options.get("target"))}
-    return replace(stored, **{name: value for name, value in options.items() if value})
+def _ranked(
+    folder: str | Path, suite: str | None, **options: Any
+) -> tuple[report.Results, ReportSpec, pd.DataFrame]:
+    """Return the results of a folder or a suite, the settings of its report, and its leaderboard."""
+    plugins.load()
+    store = results_folder(Path(folder))
+    results = report.Results(store.some_records(suite))
+    spec = results.ranked(report_settings(store, suite, **options))
+    return results, spec, report.leaderboard(results, spec.by, spec.baseline, spec.target)

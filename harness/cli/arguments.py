@@ -50,7 +50,9 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
     if "data" in content and not given.spec:
         content.setdefault("model", "logistic")
         content.setdefault("partition", "iid")
-        part = content["partition"] = dict(mapping("partition", _section(content["partition"])))
+        part = content["partition"]
+        part = {"kind": part} if isinstance(part, str) else dict(mapping("partition", part))
+        content["partition"] = part
         part.setdefault("kind", "iid")
         if part["kind"] not in ("natural", "sensitive"):
             part.setdefault("clients", 10)
@@ -100,19 +102,13 @@ def pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, 
     """Read several ``KEY=VALUE`` with distinct keys."""
     found: dict[str, Any] = {}
     for item in items:
-        key, value = _pair(option, item, listed)
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
         if key in found:
             raise UserError(f"{option} {key} is given twice")
-        found[key] = value
+        found[key] = parsed(f"[{text}]" if listed else text)
     return found
-
-
-def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
-    """Read ``KEY=VALUE``, or ``KEY=VALUE,VALUE,...``."""
-    key, equals, text = item.partition("=")
-    if not equals or not key:
-        raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
-    return key, parsed(f"[{text}]" if listed else text)
 
 
 def one_thread() -> None:
@@ -131,10 +127,6 @@ def given_execution(given: argparse.Namespace) -> Execution:
     diagnostics = getattr(given, "diagnostics", False)
     code = getattr(given, "noise_code", None)
     return Execution(given.device, given.vectorize, given.threads, stack, diagnostics, noise_code=code)
-
-
-def _section(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
 
 
 def parsed(text: str) -> Any:

@@ -21,6 +21,7 @@ from harness.cli.options import (
     plugin_option,
     protection_options,
     ranking_options,
+    repeatable,
     sample_options,
     spec_options,
     sweep_options,
@@ -29,6 +30,7 @@ from harness.cli.options import (
     where_option,
 )
 
+SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
     "algorithms",
@@ -157,12 +159,11 @@ def _leaderboard(to: Parser) -> None:
 
 def _report(to: Parser) -> None:
     ranking_options(to)
-    to.add_argument(
+    repeatable(
+        to,
         "--pivot",
-        action="append",
-        default=[],
-        metavar="ROWS,COLUMNS[,MEASURE]",
-        help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
+        "ROWS,COLUMNS[,MEASURE]",
+        "tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
     )
     to.add_argument(
         "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
@@ -192,24 +193,63 @@ def _predict(to: Parser) -> None:
         "--client", metavar="NAME", help="client whose model to apply, if every client has its own"
     )
     to.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
-    to.add_argument(
-        "--keep",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="also write this column; may be repeated",
-    )
+    repeatable(to, "--keep", "COLUMN", "also write this column (repeatable)")
     to.add_argument("--fill", action="store_true", help="write the training mean where a number is missing")
 
 
 def _epsilon(to: Parser) -> None:
-    to.later = _epsilon_later
-
-
-def _epsilon_later(to: argparse.ArgumentParser) -> None:
-    from harness.cli.epsilon import epsilon_options  # imports what privacy is computed with
-
-    epsilon_options(to)
+    question = to.add_mutually_exclusive_group()
+    question.add_argument(
+        "--noise-multiplier",
+        type=float,
+        metavar="Z",
+        help="standard deviation of the noise on a sum of messages over their clip norm",
+    )
+    question.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
+    question.add_argument(
+        "--statement",
+        metavar="PATH",
+        help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
+        "the output of run --json",
+    )
+    to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
+    to.add_argument(
+        "--cohort",
+        default="1",
+        metavar="SIZE/TOTAL",
+        help="clients in a round, such as 10/100 (default: all)",
+    )
+    to.add_argument(
+        "--rate",
+        type=float,
+        metavar="Q",
+        help="in place of --cohort: probability that a unit is drawn, such as a statement's sampling_rate",
+    )
+    to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
+    to.add_argument(
+        "--sampling",
+        choices=SAMPLINGS,
+        help="poisson: each by a secret coin; without-replacement: a secret cohort of fixed size; fixed: a cohort "
+        "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
+        "in it)",
+    )
+    to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
+    to.add_argument(
+        "--releases-per-round", type=int, default=1, metavar="N", help="releases made in a round (default: 1)"
+    )
+    to.add_argument(
+        "--unit",
+        choices=("client", "record", "user"),
+        default="client",
+        help="unit of privacy (default: client)",
+    )
+    to.add_argument(
+        "--placement",
+        choices=("central", "local", "distributed"),
+        default="central",
+        help="party that adds the noise (default: central)",
+    )
+    json_option(to)
 
 
 def _list(to: Parser) -> None:
@@ -262,7 +302,6 @@ def _verify(to: Parser) -> None:
         help="results folder, archive or submission (default: results)",
     )
     sample_options(to, 0)
-    to.add_argument("--results", type=path, help=argparse.SUPPRESS)  # earlier; the command says what now
     json_option(to)
 
 

@@ -6,9 +6,7 @@ import io
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,8 +19,6 @@ from rich.text import Text
 
 from harness.cli.visible import CONTROL, visible
 from harness.core.units import size
-
-PAUSE = 2.0  # seconds between two lines about progress
 
 for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
@@ -111,24 +107,6 @@ def progress_bar() -> Progress:
     """Return a progress bar with the time left and a field ``status``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, TextColumn("{task.fields[status]}", markup=False), console=log, transient=True)
-
-
-@contextmanager
-def follow(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress from time to time, and return a function that takes the number of items done."""
-    last_update = time.monotonic()
-    with log.status(what) as status:
-
-        def done(count: int) -> None:
-            nonlocal last_update
-            if count == total or time.monotonic() - last_update < PAUSE:
-                return
-            last_update = time.monotonic()
-            status.update(f"{what}: {count:,} done")
-            if not log.is_terminal:  # which shows no status
-                log.print(f"{what}: {count:,} done")
-
-        yield done
 
 
 def figures(line: dict[str, Any]) -> str:

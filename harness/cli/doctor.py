@@ -73,8 +73,7 @@ def findings(results: Path) -> Iterator[Finding]:
         "packages", "wrong" if conflicts else "ok", f"{len(conflicts)} hidden or mixed", "; ".join(conflicts)
     )
     hardware = machine()
-    memory = f", {hardware['memory_gib']} GiB of memory" if "memory_gib" in hardware else ""
-    yield Finding("processor", "ok", f"{cores()} cores{memory}")
+    yield Finding("processor", "ok", f"{cores()} cores, {hardware['memory_gib']} GiB of memory")
     if torch.cuda.is_available():
         yield Finding("GPU", "ok", torch.cuda.get_device_name(0))
     else:

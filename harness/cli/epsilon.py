@@ -15,12 +15,10 @@ from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
 from privacy.event import Event
-from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
 
 MOST_DRAWS = 1_000_000  # of secret cohorts
 MOST_ROUNDS = 10**12
-SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm
 
 
@@ -90,62 +88,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= value < 1e7 else f"{value:.4g}"
 
 
-def epsilon_options(to: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    question = to.add_mutually_exclusive_group()
-    question.add_argument(
-        "--noise-multiplier",
-        type=float,
-        metavar="Z",
-        help="standard deviation of the noise on a sum of messages over their clip norm",
-    )
-    question.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
-    question.add_argument(
-        "--statement",
-        metavar="PATH",
-        help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
-        "the output of run --json",
-    )
-    to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
-    to.add_argument(
-        "--cohort",
-        default="1",
-        metavar="SIZE/TOTAL",
-        help="clients in a round, such as 10/100 (default: all)",
-    )
-    to.add_argument(
-        "--rate",
-        type=float,
-        metavar="Q",
-        help="in place of --cohort: probability that a unit is drawn, such as a statement's sampling_rate",
-    )
-    to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
-    to.add_argument(
-        "--sampling",
-        choices=SAMPLINGS,
-        help="poisson: each by a secret coin; without-replacement: a secret cohort of fixed size; fixed: a cohort "
-        "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
-        "in it)",
-    )
-    to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
-    to.add_argument(
-        "--releases-per-round", type=int, default=1, metavar="N", help="releases made in a round (default: 1)"
-    )
-    to.add_argument(
-        "--unit",
-        choices=("client", "record", "user"),
-        default="client",
-        help="unit of privacy (default: client)",
-    )
-    to.add_argument(
-        "--placement",
-        choices=("central", "local", "distributed"),
-        default="central",
-        help="party that adds the noise (default: central)",
-    )
-    to.add_argument("--json", action="store_true", help="print JSON")
-
-
 def epsilon_command(args: argparse.Namespace) -> int:
     """Answer from the numbers on the command line."""
     if args.statement is not None:
@@ -197,10 +139,6 @@ def _mechanism(args: argparse.Namespace) -> Mechanism:
         raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(args.rounds)}")
     if not (args.clip > 0 and math.isfinite(args.clip)):
         raise UserError(f"epsilon: --clip is a number above 0, given {args.clip}")
-    try:
-        check_delta(args.delta)
-    except ValueError as problem:
-        raise UserError(f"epsilon: {problem}") from problem
     return Mechanism(
         args.clip, size, total, rate, args.rounds, sampling, args.delta, args.releases_per_round, args.unit,
         args.placement,
@@ -209,26 +147,21 @@ def _mechanism(args: argparse.Namespace) -> Mechanism:
 
 def _cohort_and_rate(args: argparse.Namespace) -> tuple[int, int, float]:
     """Return size and total of a cohort, and the probability of a unit to be in it."""
-    if args.rate is None:
-        size, total = _cohort(args.cohort)
-        return size, total, size / total
-    if args.cohort != "1":
-        raise UserError("epsilon: give either --cohort or --rate")
-    if not 0 < args.rate <= 1:
-        raise UserError(f"epsilon: --rate is a probability above 0, given {args.rate:g}")
-    return 0, 0, args.rate
-
-
-def _cohort(text: str) -> tuple[int, int]:
-    parts = text.split("/")
+    if args.rate is not None:
+        if args.cohort != "1":
+            raise UserError("epsilon: give either --cohort or --rate")
+        if not 0 < args.rate <= 1:
+            raise UserError(f"epsilon: --rate is a probability above 0, given {args.rate:g}")
+        return 0, 0, args.rate
+    parts = args.cohort.split("/")
     if not all(part.isdecimal() for part in parts) or not 1 <= len(parts) <= 2:
         raise UserError(
-            f"epsilon: --cohort is SIZE/TOTAL, as 10/100, or TOTAL if all take part; given {text!r}"
+            f"epsilon: --cohort is SIZE/TOTAL, as 10/100, or TOTAL if all take part; given {args.cohort!r}"
         )
     size, total = int(parts[0]), int(parts[-1])
     if not 1 <= size <= total:
-        raise UserError(f"epsilon: --cohort {text}: between 1 and {total} take part")
-    return size, total
+        raise UserError(f"epsilon: --cohort {args.cohort}: between 1 and {total} take part")
+    return size, total, size / total
 
 
 def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -239,7 +172,6 @@ def _rows(mechanism: Mechanism, args: argparse.Namespace) -> list[dict[str, Any]
         if noise is None:
             if accountant == "prv":
                 continue  # never tighter than pld, and slow to search with
-            check_budget(args.for_epsilon, args.delta)
             unit = mechanism.event(1.0, adjacency, accountant)
             alone = "rdp" if accountant == "exact" else accountant
             noise = calibrate(args.for_epsilon, args.delta, [unit], alone)

@@ -7,7 +7,7 @@ import argparse
 from harness.cli.console import log, out
 from harness.cli.run import exit_code, work_options
 from harness.config.recorded import misnamed, results_folder
-from harness.config.report import read_stored
+from harness.config.report import report_settings
 from harness.core.registry import counted
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
@@ -24,7 +24,7 @@ def resume_command(args: argparse.Namespace) -> int:
 
     store = results_folder(args.out)
     for name in suites:
-        ends["damaged"] += write_all(store, name, read_stored(store.report_settings(name)))
+        ends["damaged"] += write_all(store, name, report_settings(store, name))
     return exit_code(ends)
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.registry import UserError, unknown
 
-VERSIONED = (
-    "torch",
-    "numpy",
-    "scipy",
-    "dp-accounting",
-    "opacus",
-)  # packages whose versions may move a result
+#: Packages whose versions may move a result.
+VERSIONED = ("torch", "numpy", "scipy", "dp-accounting", "opacus")
 
 
 def path(text: str) -> Path:
@@ -31,8 +27,6 @@ class Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *values: Any, **options: Any) -> NoReturn:
         """Print, and end the process."""
-        from importlib.metadata import version  # which takes longer than the grammar
-
         parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
         print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
         parser.exit()
@@ -64,18 +58,7 @@ def grouped_help(groups: Mapping[str, Sequence[str]]) -> type[argparse.RawDescri
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses arguments like the rest of the harness: in one line, with the nearest valid name.
-
-    `later` adds its options when they are needed: those of one command may take imports that no other needs.
-    """
-
-    later: Callable[[argparse.ArgumentParser], None] | None = None
-
-    def fill(self) -> None:
-        """Add the options that were left for later."""
-        later, self.later = self.later, None
-        if later is not None:
-            later(self)
+    """A parser that refuses arguments like the rest of the harness: in one line, with the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError instead of printing the usage and ending the process."""
@@ -83,7 +66,6 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and refuse unknown options here, where those of the command are known."""
-        self.fill()
         parsed, unparsed = super().parse_known_args(args, namespace)
         if unparsed and unparsed[0].startswith("-"):
             raise unknown("option", unparsed[0].partition("=")[0], self._option_string_actions)

@@ -21,14 +21,11 @@ def shadowed() -> list[str]:
             continue
         if origin is None:  # a folder without __init__.py gives way to packages, so ours is missing
             found.append(f"package {name} is missing; reinstall fedfrontier")
-        elif origin.is_relative_to(Path.cwd()) and not origin.is_relative_to(ROOT):
-            found.append(
-                f"{origin} hides the package {name} of fedfrontier; start from another folder, or use the command "
-                "fedfrontier in place of python -m harness"
-            )
         else:
             found.append(
-                f"{origin} hides the package {name} of fedfrontier; give fedfrontier an environment of its own"
+                f"{origin} hides the package {name} of fedfrontier; use the command "
+                "fedfrontier in place of python -m harness, start from another folder, or give fedfrontier an "
+                "environment of its own"
             )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from harness.cli.grammar import path
 from harness.executors import EXECUTORS
@@ -33,14 +34,18 @@ def verbose_option(to: argparse.ArgumentParser) -> None:
 
 def plugin_option(to: argparse.ArgumentParser) -> None:
     """Add the option of every command."""
-    to.add_argument(
+    repeatable(
+        to,
         "--plugin",
-        action="append",
-        default=[],
+        "FILE.py",
+        "file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
         type=path,
-        metavar="FILE.py",
-        help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
     )
+
+
+def repeatable(to: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any) -> None:
+    """Add an option that may be given several times, and holds a list."""
+    to.add_argument(name, action="append", default=[], metavar=metavar, help=help, **options)
 
 
 def json_option(to: argparse.ArgumentParser, help: str = "print JSON") -> None:
@@ -71,13 +76,7 @@ def spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--precision", choices=PRECISIONS, help="number format; bfloat16 applies to networks only"
     )
-    to.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set any field by its dotted path (repeatable)",
-    )
+    repeatable(to, "--set", "KEY=VALUE", "set any field by its dotted path (repeatable)")
 
 
 def ranking_options(to: argparse.ArgumentParser) -> None:
@@ -107,31 +106,28 @@ def system_options(to: argparse.ArgumentParser) -> None:
 
 def where_option(to: argparse.ArgumentParser) -> None:
     """Add bounds on rows."""
-    to.add_argument(
+    repeatable(
+        to,
         "--where",
-        action="append",
-        default=[],
-        metavar="'NAME <= VALUE'",
-        help="bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
+        "'NAME <= VALUE'",
+        "bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
     )
 
 
 def sweep_options(to: argparse.ArgumentParser) -> None:
     """Add the options that make many runs of one."""
     to.add_argument("--name", help="name of the suite in the results folder (default: its own, or sweep)")
-    to.add_argument(
+    repeatable(
+        to,
         "--sweep",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,...",
-        help="values of a field, replacing those in the file; 0..9 is a range; several options give the product",
+        "KEY=VALUE,...",
+        "values of a field, replacing those in the file; 0..9 is a range; several options give the product",
     )
-    to.add_argument(
+    repeatable(
+        to,
         "--random",
-        action="append",
-        default=[],
-        metavar="KEY={KIND: [LOW, HIGH]}",
-        help="draw a field: uniform, log_uniform or integer between bounds, or choice from a list (repeatable)",
+        "KEY={KIND: [LOW, HIGH]}",
+        "draw a field: uniform, log_uniform or integer between bounds, or choice from a list (repeatable)",
     )
     to.add_argument("--draws", type=int, metavar="N", help="number of draws (default: 10)")
     to.add_argument(

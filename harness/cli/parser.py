@@ -117,12 +117,3 @@ def parser() -> argparse.ArgumentParser:
         if command.options is not data_options:  # which has subcommands
             plugin_option(made)
     return top
-
-
-def filled() -> argparse.ArgumentParser:
-    """Return the parser with the options that commands add later."""
-    top = parser()
-    for action in top._subparsers._group_actions if top._subparsers else ():
-        for one in dict(action.choices or {}).values():
-            one.fill()
-    return top

@@ -28,12 +28,9 @@ def predict_command(args: argparse.Namespace) -> int:
     else:
         write_tidy(frame, args.csv)
     claim = model.about.privacy
-    source = "".join(
-        sign if sign.isprintable() else "?" for sign in model.about.source
-    )  # the file may be anybody's
     budget = f"; ε {claim.epsilon_total:.4g}" if claim else ""
     log.print(
-        f"{counted(rows.length, 'row')} by run {model.about.run}, trained on {source}{budget}",
+        f"{counted(rows.length, 'row')} by run {model.about.run}, trained on {model.about.source}{budget}",
         markup=False,
     )
     return 0

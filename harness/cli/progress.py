@@ -1,4 +1,4 @@
-"""Progress display of a suite: runs done, time left and running runs."""
+"""Progress display of a suite: runs done and time left."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
-from harness.cli.console import amount, figures, log
+from harness.cli.console import log
 from harness.config.run import RunSpec
 from harness.executors.scheduler import Outcome
 from harness.executors.work import Follower
 from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 
-LINES = 8  # running runs that are shown
 TENTHS = 10  # lines of a suite whose progress goes to a file
 REFRESH_SECONDS = 1.0
 
@@ -48,7 +47,6 @@ class SuiteProgress(Follower):
         status = TextColumn("{task.fields[status]}", markup=False)
         self._bar = Progress(*columns, status, console=log, transient=True)
         self._total = self._bar.add_task(title, total=len(runs), status="")
-        self._lines: dict[str, TaskID] = {}
         self._over = threading.Event()
         self._lock = threading.Lock()  # runs end while the display is updated
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -78,18 +76,8 @@ class SuiteProgress(Follower):
         with self._lock:
             now = self._watch.under_way()
             failed = f"{self._ends['failed']} failed" if self._ends["failed"] else ""
-            hidden = f"{len(now) - LINES} more running" if len(now) > LINES else ""
-            status = ", ".join(text for text in (self._left(now), failed, hidden) if text)
+            status = ", ".join(text for text in (self._left(now), failed) if text)
             self._bar.update(self._total, completed=self._watch.made(now), status=status)
-            visible = dict(list(now.items())[:LINES])
-            for id in [id for id in self._lines if id not in visible]:
-                self._bar.remove_task(self._lines.pop(id))
-            for id, run in visible.items():
-                if id not in self._lines:
-                    self._lines[id] = self._bar.add_task(
-                        f"  {run_label(self._runs[id])}", total=self._runs[id].rounds, status=""
-                    )
-                self._bar.update(self._lines[id], completed=run.round, status=status_text(run))
 
     def _left(self, now: Mapping[str, RunStatus]) -> str:
         share = self._watch.left(now)
@@ -134,11 +122,3 @@ def run_label(spec: RunSpec) -> str:
         f"seed {spec.seed}",
     ]
     return ", ".join(parts)
-
-
-def status_text(run: RunStatus) -> str:
-    """Return a run's metrics and epsilon in one line."""
-    if run.metrics is None:
-        return "starting"
-    epsilon = f", ε {amount(run.epsilon)}{'†' * run.extrapolated}" if run.epsilon is not None else ""
-    return ", ".join(figures({"metrics": run.metrics}).split(", ")[:2]) + epsilon

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import pandas as pd
 
 from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
-from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
+from harness.config.report import ReportSpec, known, read_pivot, report_settings
 from harness.config.system import read_system
 from harness.core.registry import UserError, counted
 from harness.report import (
@@ -31,7 +33,6 @@ from harness.report import (
 )
 from harness.report.data.best import best_of
 from harness.report.data.clients import clients_table
-from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import recommend
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
@@ -48,9 +49,7 @@ Made = TypeVar("Made")
 
 def leaderboard_command(args: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
-    results = Results(results_folder(args.dir).some_records(args.suite))
-    spec = results.ranked(report_options(args))
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    results, spec, frame = _ranked(args)
     if conditions := read_conditions(args.where, frame.columns):
         within_bounds = {rated.cell.key for rated in recommend(results, frame, conditions, spec.by).cells}
         frame = frame[frame["cell"].isin(within_bounds)].reset_index(drop=True)
@@ -61,20 +60,13 @@ def leaderboard_command(args: argparse.Namespace) -> int:
     if args.columns == "help":
         print_rows([{"name": name, "meaning": about} for name, about in names(frame).items()], "Columns")
         return 0
-    chosen = None if args.columns is None else choose(frame, args.columns.split(","))
-    columns = None if chosen is None else [choice.column for choice in chosen]
-    part = (
-        frame
-        if chosen is None
-        else frame[list(dict.fromkeys(name for choice in chosen for name in choice.names))]
-    )
+    chosen = [] if args.columns is None else choose(frame, args.columns.split(","))
+    columns = [choice.column for choice in chosen] or None
+    names_of_columns = list(dict.fromkeys(name for choice in chosen for name in choice.names))
+    part = frame[names_of_columns] if chosen else frame
     board = Board(frame)
     best = _in_bold(results, narrow_columns(board) if columns is None else columns, args)
-    if (
-        chosen is not None
-        and spec.baseline is None
-        and any("paired_p_holm" in choice.names for choice in chosen)
-    ):
+    if spec.baseline is None and "paired_p_holm" in names_of_columns:
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, args.csv, write_csv)
     _write(board, args.markdown, partial(write_markdown, columns=columns, best=best))
@@ -103,32 +95,17 @@ def _in_bold(
     measures = [column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean")]
     best = best_of(results.cells, [name for name in measures if known(name)])
     if not best:
-        log.print(f"--bold-best: nothing is in bold: {_why_none(results, measures)}", markup=False)
-    return best
-
-
-def _why_none(results: Results, measures: Sequence[str]) -> str:
-    """Return why no cell is printed in bold."""
-    if not measures:
-        return "no shown column is a measure"
-    text = (
-        "no shown measure has two rows with the same data, partition, privacy and compression and the same purpose "
-        "(a model for everybody, or one for each client) to compare"
-    )
-    unknown = sorted({cell.algorithm for cell in results.cells if cell.done and model_for(cell) is None})
-    if unknown:
-        text += (
-            f". Of {', '.join(unknown)} it is not recorded whom the model is for, as an earlier version made the "
-            "runs; run them again in another folder"
+        log.print(
+            "--bold-best: nothing is in bold: no shown measure has two rows with the same data, partition, privacy "
+            "and compression and the same purpose (a model for everybody, or one for each client) to compare",
+            markup=False,
         )
-    return text
+    return best
 
 
 def recommend_command(args: argparse.Namespace) -> int:
     """Print the cells within bounds; return 1 if there are none."""
-    results = Results(results_folder(args.dir).some_records(args.suite))
-    spec = results.ranked(report_options(args))
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    results, spec, frame = _ranked(args)
     conditions = read_conditions(args.where, frame.columns)
     if not conditions:
         raise UserError("recommend: give at least one bound, as --where 'epsilon_total <= 2'")
@@ -153,12 +130,7 @@ def recommend_command(args: argparse.Namespace) -> int:
 
 def report_command(args: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
-    if not args.dir.exists():
-        raise UserError(f"no results folder {args.dir}")
-    pivots = [text.split(",") for text in args.pivot]
-    if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
-        raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(args.pivot)}")
-    write_all(results_folder(args.dir), args.suite, report_options(args, pivots), paper=args.paper)
+    write_all(results_folder(args.dir), args.suite, report_options(args), paper=args.paper)
     return 0
 
 
@@ -180,12 +152,7 @@ def export_command(args: argparse.Namespace) -> int:
         _write(clients, args.clients, write_tidy)
     if args.tensorboard is not None:
         count = write_tensorboard(records, args.tensorboard)
-        skipped = (
-            f"; without {counted(len(records) - count, 'skipped combination')}"
-            if count < len(records)
-            else ""
-        )
-        log.print(f"wrote {counted(count, 'TensorBoard run')} to {args.tensorboard}{skipped}", markup=False)
+        log.print(f"wrote {counted(count, 'TensorBoard run')} to {args.tensorboard}", markup=False)
     return 0
 
 
@@ -195,30 +162,26 @@ def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -
         log.print(f"wrote {path}", markup=False)
 
 
-def report_options(args: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
+def report_options(args: argparse.Namespace) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
-    stored = read_stored(results_folder(args.dir).report_settings(args.suite)) if args.suite else ReportSpec()
-    target = read_target(getattr(args, "target", None))
-    for measure in (args.by, target and target.measure):
-        if (
-            measure
-            and not known(measure)
-            and measure in Results(results_folder(args.dir).some_records()).metrics
-        ):
-            raise UserError(
-                f"metric {measure!r} belongs to a plugin that is not loaded, so it is not known whether higher is "
-                "better; give --plugin FILE.py"
-            )
-    options: dict[str, Any] = {
-        "by": args.by,
-        "baseline": getattr(args, "baseline", None),
-        "target": target,
-        "pivots": tuple(Pivot(*pivot) for pivot in pivots),
-        "system": read_system(getattr(args, "network", None), getattr(args, "device", None)),
-        "figures": tuple(name for name in (getattr(args, "figures", None) or "").split(",") if name),
-        "style": getattr(args, "style", None),
-    }
-    return replace(stored, **{name: value for name, value in options.items() if value})
+    return report_settings(
+        results_folder(args.dir),
+        args.suite,
+        by=args.by,
+        baseline=getattr(args, "baseline", None),
+        target=getattr(args, "target", None),
+        pivots=tuple(read_pivot(text.split(",")) for text in getattr(args, "pivot", ())),
+        system=read_system(getattr(args, "network", None), getattr(args, "device", None)),
+        figures=tuple(name for name in (getattr(args, "figures", None) or "").split(",") if name),
+        style=getattr(args, "style", None),
+    )
+
+
+def _ranked(args: argparse.Namespace) -> tuple[Results, ReportSpec, pd.DataFrame]:
+    """Return the results of a folder or a suite, the settings of its report, and its leaderboard."""
+    results = Results(results_folder(args.dir).some_records(args.suite))
+    spec = results.ranked(report_options(args))
+    return results, spec, leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
 
 
 def write_all(

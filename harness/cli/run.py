@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
-from harness.cli.console import amount, figures, follow, log, out, print_rows, progress_bar, short
+from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
-from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
 from harness.config.searches import runs_of
@@ -154,7 +152,6 @@ def suite_command(args: argparse.Namespace) -> int:
         work_options(args),
         limit_hours=args.limit_hours,
         trim=args.trim,
-        command=_suite_command(args),
     )
     from harness.cli.report import write_all  # slow to import
 
@@ -195,27 +192,20 @@ def exit_code(ends: Counter[str]) -> int:
     return int(any(ends[name] for name in ("failed", "damaged", "running", "left")))
 
 
-def _suite_command(args: argparse.Namespace) -> str | None:
-    """Return the command that reproduces a built-in suite; None for other files and for sweeps."""
-    if getattr(args, "suite", None) not in builtin.names():
-        return None
-    parts = [builtin.COMMAND, args.suite, "--profile", args.profile]
-    for option, values in (("--sweep", args.sweep), ("--random", args.random)):
-        parts += [f"{option} {shlex.quote(value)}" for value in values]
-    parts += [f"--draws {args.draws}"] if args.draws is not None else []
-    parts += [f"--name {args.name}"] if args.name else []
-    switches = {"--strict": args.strict, "--secure-rng": args.secure_rng}
-    return " ".join([*parts, *(name for name, on in switches.items() if on), "--out DIR"])
-
-
 def plan_command(args: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
     one_thread()
     chosen = given_suite(args)
     combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
     combinations = [*combinations, *runs_of(combinations, chosen.tune)]
-    with follow(f"planning {counted(len(combinations), 'run')}", len(combinations)) as done:
-        rows = plan(combinations, timed=not args.untimed, done=done, identified=args.json)
+    with progress_bar() as bar:
+        task = bar.add_task("planning", total=len(combinations), status="")
+        rows = plan(
+            combinations,
+            timed=not args.untimed,
+            done=lambda count: bar.update(task, completed=count),
+            identified=args.json,
+        )
     refused = {row["reason"] for row in rows} if args.limit_hours is None else set()
     if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
         raise Incompatible(str(refused.pop()))  # there is nothing to plan

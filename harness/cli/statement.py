@@ -74,13 +74,10 @@ def read_statement(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"epsilon: {file} cannot be read as a statement: {error}") from error
     statement = content.get("privacy", content) if isinstance(content, Mapping) else None
-    if not isinstance(statement, Mapping):
-        raise UserError(f"epsilon: {file} has no privacy statement; give a run with privacy")
-    if not isinstance(statement.get("composition"), list):
+    if not isinstance(statement, Mapping) or not isinstance(statement.get("composition"), list):
         raise UserError(
-            f"epsilon: {file} does not say which draws its epsilon is composed of, as versions before 0.2 did "
-            f"not; run "
-            "it again"
+            f"epsilon: {file} has no privacy statement that says which draws its epsilon is composed of; give a "
+            "finished run with privacy"
         )
     return statement
 

@@ -21,8 +21,6 @@ REPLAYS = ("identical", "within tolerance", "different", "not compared")
 
 def verify_command(args: argparse.Namespace) -> int:
     """Compare files with their checksums, and runs with their repetition; return 2 if something is wrong."""
-    if args.results is not None:
-        raise UserError(f"verify: the option --results is gone; write: verify {args.results}")
     bounds(args)
     with open_results(args.dir) as root:
         store = results_folder(root)

@@ -29,7 +29,7 @@ class AttackSpec(Section):
     shape: ClassVar[str] = "a list of attacks, or named fields such as {kinds: [membership]}"
 
     kinds: tuple[Kind, ...] = Field(min_length=1)
-    shadows: int = Field(default=64, ge=4)
+    shadows: int = Field(default=64, ge=4, multiple_of=2)
     samples: int = Field(default=2000, ge=4)
 
     @model_validator(mode="before")
@@ -41,8 +41,4 @@ class AttackSpec(Section):
     def _check(self) -> AttackSpec:
         if len(set(self.kinds)) < len(self.kinds):
             raise UserError(f"attacks: each at most once, given {', '.join(self.kinds)}")
-        if self.shadows % 2:
-            raise UserError(
-                f"attacks.shadows: half of them have a sample, so an even number; given {self.shadows}"
-            )
         return self

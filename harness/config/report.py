@@ -7,7 +7,8 @@ in ``suite.json``, overridden by command options and passed to `harness.report`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator
@@ -18,6 +19,7 @@ from harness.config.system import System
 from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
+from harness.storage.store import Store
 
 #: Field of the section -> field of `ReportSpec`.
 FIELDS = {
@@ -79,10 +81,11 @@ def known(measure: str) -> bool:
     return described(measure) is not None or measure in COSTS
 
 
-def check_measure(what: str, name: str) -> None:
-    """Raise UserError with the nearest name unless a measure exists."""
+def check_measure(what: str, name: str) -> str:
+    """Return the name of a measure; raise UserError with the nearest name if there is none."""
     if not known(name):
-        raise unknown(what, name, [*METRICS, *COSTS])
+        raise unknown(what, name, [*METRICS, "selection_...", "train_...", *COSTS])
+    return name
 
 
 def _setting(path: str) -> str:
@@ -90,13 +93,6 @@ def _setting(path: str) -> str:
     if path.split(".")[0] not in RUN_FIELDS:
         raise unknown("section of a run", path.split(".")[0], RUN_FIELDS)
     return path
-
-
-def _measure_name(name: str) -> str:
-    """Return the name of a measure in ``select``."""
-    if not known(name):
-        raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
-    return name
 
 
 def _near(value: Any) -> Any:
@@ -116,7 +112,7 @@ def _printed_values(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
 
 
-Selected = Annotated[str, AfterValidator(_measure_name)]
+Selected = Annotated[str, AfterValidator(partial(check_measure, "measure of report.select"))]
 
 
 @dataclass(frozen=True)
@@ -207,8 +203,8 @@ def _lists(value: Any) -> Any:
     return [value] if isinstance(value, list) and value and isinstance(value[0], str) else value
 
 
-def _pivot(value: Any) -> Pivot:
-    """Read one table by two settings."""
+def read_pivot(value: Any) -> Pivot:
+    """Read one table by two settings: rows, columns and perhaps a measure."""
     if (
         not isinstance(value, list | tuple)
         or len(value) not in (2, 3)
@@ -225,7 +221,7 @@ def _curve(value: Any) -> Any:
     return value
 
 
-Pivots = Annotated[tuple[Annotated[Pivot, BeforeValidator(_pivot)], ...], BeforeValidator(_lists)]
+Pivots = Annotated[tuple[Annotated[Pivot, BeforeValidator(read_pivot)], ...], BeforeValidator(_lists)]
 Curves = Annotated[tuple[Annotated[tuple[str, str], BeforeValidator(_curve)], ...], BeforeValidator(_lists)]
 Setting = Annotated[str, AfterValidator(_setting)]
 
@@ -321,6 +317,13 @@ def read_report(content: Any) -> ReportSpec:
     return construct(
         "report", ReportSpec, {FIELDS[key]: value for key, value in content.items() if value is not None}
     )
+
+
+def report_settings(store: Store, suite: str | None, **options: Any) -> ReportSpec:
+    """Return the report settings of a suite, or the usual ones, with options that are given in their place."""
+    stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
+    options |= {"target": read_target(options.get("target"))}
+    return replace(stored, **{name: value for name, value in options.items() if value})
 
 
 def read_stored(stored: Mapping[str, Any]) -> ReportSpec:

@@ -122,11 +122,6 @@ def read_system(network: str | None, device: str | None) -> System | None:
     )
 
 
-def names(kind: str) -> list[str]:
-    """Return the names of the networks or of the devices that come with the harness."""
-    return list(_profiles()[kind])
-
-
 @cache
 def _profiles() -> dict[str, dict[str, Any]]:
     content = read_yaml(FILE)

@@ -22,7 +22,6 @@ MAX_DEPTH = 30  # levels of lists and sections
 MAX_VALUES = 200_000  # in total, as YAML aliases can expand a short file
 TOO_MANY = f"{{}}: at most {MAX_VALUES:,} values, counting what aliases expand to"
 MAX_BITS = 1_000  # of an integer, about the range of floats
-PLAIN = (str, bool, type(None))  # values without parts or bounds
 MAX_SHOWN = 200  # characters of a value in a message
 MERGE = "tag:yaml.org,2002:merge"
 DIGITS = r"[0-9]+(?:_[0-9]+)*"
@@ -164,8 +163,7 @@ def _count_values(node: yaml.Node | None, sizes: dict[int, float]) -> float:
 
 def bounded(where: str, content: Any, *, finite: bool = False) -> None:
     """Raise UserError if content is too deep or too large, or holds NaN or, with ``finite``, infinity."""
-    pending = [] if _small(content) else [(content, 0)]
-    count = 1
+    pending, count = [(content, 0)], 1
     while pending:
         value, depth = pending.pop()
         if isinstance(value, dict | list | tuple | set):
@@ -175,21 +173,13 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
                 raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
             if count > MAX_VALUES:
                 raise UserError(TOO_MANY.format(where))
-            pending += [(part, depth + 1) for part in parts if type(part) not in PLAIN and not _small(part)]
+            pending += [(part, depth + 1) for part in parts]
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise UserError(f"{where}: an integer has at most {MAX_BITS} bits")
         elif isinstance(value, float) and math.isnan(value):
             raise UserError(f"{where}: a number is needed, given nan")
         elif finite and isinstance(value, float) and math.isinf(value):
             raise UserError(f"{where}: a finite number is needed, given {value}")
-
-
-def _small(value: Any) -> bool:
-    """Return whether a value has neither parts nor bounds, as most do."""
-    kind = type(value)
-    return (
-        kind in PLAIN or (kind is float and math.isfinite(value)) or (kind is int and value.bit_length() < 64)
-    )
 
 
 def cut(text: str) -> str:

@@ -144,7 +144,7 @@ def values(folder: RunFolder) -> pd.Series[Any]:
     files: dict[str, Any] = {
         "done.json": computed_fields(folder.end()),
         "spec.json": {name: began[name] for name in ("held", "tested") if name in began},
-        "rounds.jsonl": [computed_fields(line) for line in folder.rounds()],
+        "rounds.jsonl": [computed_fields(line) for line in folder.evaluations.all()],
     }
     if folder.has(PREDICTIONS):
         table = pd.read_csv(folder.path / PREDICTIONS, dtype=str, keep_default_na=False)

@@ -30,7 +30,6 @@ def run_suite(
     *,
     limit_hours: float | None = None,
     trim: bool = False,
-    command: str | None = None,
 ) -> Counter[str]:
     """Carry out a suite, and return how many of its runs ended in which way.
 
@@ -42,8 +41,6 @@ def run_suite(
         Where and how.
     limit_hours, trim : float, bool
         As in `within_limit`.
-    command : str, optional
-        The command that makes the suite, for its report.
 
     Raises
     ------
@@ -64,26 +61,22 @@ def run_suite(
     tuning = None if suite.tune is None else Tuning(suite, suite.tune, work, combinations)
     if tuning is not None:
         combinations = tuning.search()
-    ends = _carry_out(suite, combinations, tuning, work, command)
+    ends = _carry_out(suite, combinations, tuning, work)
     while tuning is not None and not ends["running"] and (further := tuning.further(combinations)):
         combinations = [*combinations, *further]
-        ends = _carry_out(suite, combinations, tuning, work, command)
+        ends = _carry_out(suite, combinations, tuning, work)
     if tuning is not None and not ends["running"] and tuning.try_finalists(combinations):
-        _write(suite, combinations, tuning, store, command)
+        _write(suite, combinations, tuning, store)
     if ends["running"]:
         work.say(f"{counted(ends['running'], 'run')} in another process; repeat the command when done")
     return ends
 
 
 def _carry_out(
-    suite: Suite,
-    combinations: Sequence[Combination],
-    tuning: Tuning | None,
-    work: Work,
-    command: str | None,
+    suite: Suite, combinations: Sequence[Combination], tuning: Tuning | None, work: Work
 ) -> Counter[str]:
     """Write down the runs of a suite and carry them out."""
-    entries = _write(suite, combinations, tuning, Store(work.root), command)
+    entries = _write(suite, combinations, tuning, Store(work.root))
     runs = {
         str(entry["id"]): combination.spec
         for entry, combination in zip(entries, combinations, strict=True)
@@ -97,27 +90,19 @@ def _carry_out(
 
 
 def _write(
-    suite: Suite,
-    combinations: Sequence[Combination],
-    tuning: Tuning | None,
-    store: Store,
-    command: str | None,
+    suite: Suite, combinations: Sequence[Combination], tuning: Tuning | None, store: Store
 ) -> list[dict[str, Any]]:
     """Write ``suite.json``, and return what it says of each combination."""
     entries = [in_suite(combination) for combination in combinations]
     searched = {} if tuning is None else {"tuning": tuning.recorded()}
-    store.write_suite(suite.name, {**_suite_fields(suite, command), **searched, "cells": entries})
+    store.write_suite(suite.name, {**_suite_fields(suite), **searched, "cells": entries})
     return entries
 
 
-def _suite_fields(suite: Suite, command: str | None) -> dict[str, Any]:
+def _suite_fields(suite: Suite) -> dict[str, Any]:
     """Return what ``suite.json`` keeps of a suite besides its runs."""
     plugged = plugin_metrics()
-    report = {
-        **suite.report.stored(),
-        **({"metrics": plugged} if plugged else {}),
-        **({"command": command} if command else {}),
-    }
+    report = {**suite.report.stored(), **({"metrics": plugged} if plugged else {})}
     return {"suite": suite.name, "profile": suite.profile, "title": suite.title, "report": report}
 
 

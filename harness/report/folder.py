@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.config import builtin
 from harness.config.report import ReportSpec
 from harness.report.data.results import Results
 from harness.report.html.page import write_report
@@ -83,12 +82,7 @@ def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
     first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
     commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
     folder = make_own_folder(store.root, suite or "all")
-    command = store.report_settings(suite).get("command") if suite else None
-    whole = command and builtin.repeats(
-        command, str(suite), results.records[0].profile, (record.spec for record in results)
-    )
-    provenance = {"the whole suite": command} if command and whole else {}
-    files = write_report(results, folder, spec, commands=commands, provenance=provenance)
+    files = write_report(results, folder, spec, commands=commands)
     return Report(results, spec, folder, files)
 
 

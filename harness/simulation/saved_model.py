@@ -339,5 +339,5 @@ def _check_sealed(path: Path) -> None:
             f"{path} is not of the run in its folder, whose done.json names no such file; make the model anew with "
             "--save-model"
         )
-    if seal[path.name] != seals.checksum(path):
+    if seal[path.name] != seals.sha256(path):
         raise Damaged(path)

@@ -102,11 +102,10 @@ def open_results(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
             raise UserError(f"{path}: it has no {MANIFEST}, so it is not an archive of results") from None
         except FileExistsError as error:
             raise UserError(f"{path}: {Path(error.filename).relative_to(root)} is in it twice") from None
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path} is not an archive of results, or is damaged: {error}") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except (ValueError, OverflowError) as error:  # tarfile lets those of numbers in headers through
+        # tarfile lets errors of numbers in headers through
+        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError) as error:
             raise UserError(f"{path} is not an archive of results, or is damaged: {error}") from None
         if missing:
             raise UserError(f"{path}: {'; '.join(f'{name} is missing' for name in missing)}")
@@ -154,7 +153,9 @@ def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
         except UnicodeDecodeError:
             raise tarfile.ReadError("a name that is no text") from None
         if member.type == tarfile.XHDTYPE and member.size <= MOST_HEADER and not long:
-            match = LONG_NAME.fullmatch(_read(packed, member.size))
+            content = packed.read(member.size)
+            packed.read(-member.size % tarfile.BLOCKSIZE)
+            match = LONG_NAME.fullmatch(content)
             long = match[1].decode() if match else ""
             if not long:
                 raise tarfile.ReadError("a header that results do not need")
@@ -168,13 +169,6 @@ def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
         yield name, member.size
     if long:
         raise EOFError("it ends in the middle of a member")
-
-
-def _read(packed: IO[bytes], size: int) -> bytes:
-    """Read the content of a member that is small."""
-    with io.BytesIO() as buffer:
-        _copy(packed, buffer, size)
-        return buffer.getvalue()
 
 
 def _copy(packed: IO[bytes], target: IO[bytes], size: int) -> None:

@@ -26,7 +26,7 @@ class Contents(NamedTuple):
     Attributes
     ----------
     status, reason : str, str or None
-        As `RunFolder.standing` has them; also damaged if a file has not the shape of a record, or the run is not
+        As `RunFolder.read` has them; also damaged if a file has not the shape of a record, or the run is not
         the one that its id names.
     end : dict
         Content of the file that ended it; empty if none did.
@@ -60,7 +60,7 @@ def contents(folder: RunFolder, named: Named = accept_any) -> Contents:
     raw = files.get("rounds.jsonl")
     result = Contents(status, reason, end, started, [])
     try:
-        rounds = folder.rounds(raw)
+        rounds = folder.evaluations.all(raw)
     except Damaged as error:
         return result.damaged(f"rounds.jsonl {error.why}")
     if raw is not None and len(raw.splitlines()) != len(rounds):  # of a run that has ended

@@ -30,14 +30,13 @@ def versions() -> dict[str, str]:
 @cache
 def machine() -> dict[str, str | int | float]:
     """Return architecture, processor, cores and memory in GiB, if known."""
-    facts: dict[str, str | int | float] = {"machine": platform.machine()}
-    if (cpu := _processor()) is not None:
-        facts["cpu"] = cpu
-    if (cores := os.cpu_count()) is not None:
-        facts["cores"] = cores
-    if hasattr(os, "sysconf"):
-        facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    return facts
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "machine": platform.machine(),
+        **({"cpu": cpu} if (cpu := _processor()) else {}),
+        "cores": os.cpu_count() or 1,
+        "memory_gib": round(memory / 2**30, 1),
+    }
 
 
 def _processor() -> str | None:

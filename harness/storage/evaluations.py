@@ -13,8 +13,7 @@ from harness.storage import files, shapes
 from harness.storage.files import open_file, writing
 from harness.storage.run_files import MOST_BYTES
 
-TAIL_BYTES = 4096  # read first for the last line
-MOST_TAIL_BYTES = 1 << 26  # a line is never as long
+TAIL_BYTES = 1 << 24  # read for the last line, which is never as long
 
 
 class Evaluations:
@@ -61,20 +60,11 @@ class Evaluations:
         """Return the last complete line, reading only the end of the file; None if there is none."""
         try:
             with open_file(self.path) as file:
-                size, wanted = file.seek(0, 2), TAIL_BYTES
-                while True:
-                    first = file.seek(max(0, size - wanted))
-                    lines = file.read(size - first).splitlines(keepends=True)
-                    complete = lines if first == 0 else lines[1:]  # the first may be cut off
-                    for line in reversed(complete):
-                        evaluation = shapes.evaluation(line)
-                        if evaluation is not None:
-                            return evaluation
-                    if first == 0 or wanted > MOST_TAIL_BYTES:
-                        return None
-                    wanted *= 8
+                file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+                lines = file.read(TAIL_BYTES).splitlines(keepends=True)
         except FileNotFoundError:
             return None
+        return next(filter(None, map(shapes.evaluation, reversed(lines))), None)
 
     @property
     def digest(self) -> str:

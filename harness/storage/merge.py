@@ -175,7 +175,8 @@ def _complete(source: RunFolder, target: RunFolder, result: Merged) -> None:
 def _contradiction(source: RunFolder, target: RunFolder) -> str:
     """Return how two finished executions of a run differ; empty if they have the same values."""
     both = [
-        [computed_fields(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)
+        [computed_fields(line) for line in (*folder.evaluations.all(), folder.end())]
+        for folder in (source, target)
     ]
     if agree(*both):
         return ""
@@ -188,22 +189,17 @@ def _combine_suites(target: dict[str, Any], source: dict[str, Any]) -> dict[str,
     fresh = [cell for cell in source["cells"] if _key(cell) not in keys]
     if not fresh:
         return target
-    for name, what in (
-        ("profile", "its runs are of different profiles"),
-        ("searches_for", "only one is a search"),
-    ):
-        if target.get(name) != source.get(name):
-            both = " and ".join(str(content.get(name) or "none") for content in (target, source))
-            raise UserError(
-                f"suite {target['suite']}: {what} ({both}); merge into another folder, or run one of them with "
-                "--name"
-            )
     tunings = [content.get("tuning", {}) for content in (target, source)]
-    if tunings[0].get("tune") != tunings[1].get("tune"):
-        raise UserError(
-            f"suite {target['suite']}: its settings were searched in different ways; merge into another folder, or "
-            "run one of them with --name"
-        )
+    profiles = [content["profile"] or "none" for content in (target, source)]
+    for differ, what in (
+        (profiles[0] != profiles[1], f"its runs are of different profiles ({' and '.join(profiles)})"),
+        (target.get("searches_for") != source.get("searches_for"), "only one is a search"),
+        (tunings[0].get("tune") != tunings[1].get("tune"), "its settings were searched in different ways"),
+    ):
+        if differ:
+            raise UserError(
+                f"suite {target['suite']}: {what}; merge into another folder, or run one of them with --name"
+            )
     pooled = {**target, "cells": [*target["cells"], *fresh]}
     if tunings[0]:
         before = len(tunings[0]["searches"])

@@ -6,10 +6,8 @@ import fcntl
 import hashlib
 import logging
 import os
-import pickle
 import time
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -49,14 +47,10 @@ class RunFolder:
     @property
     def status(self) -> str:
         """Done, failed, stopped, damaged, running, interrupted or missing; determined without writing."""
-        return self.standing()[0]
-
-    def standing(self) -> tuple[str, str | None]:
-        """Return the status and, for a failed, stopped or damaged run, the reason; also while it is retried."""
-        return self.read()[:2]
+        return self.read()[0]
 
     def read(self, kept: dict[str, bytes] | None = None) -> tuple[str, str | None, dict[str, Any]]:
-        """Return status and reason as `standing`, and the content of the file that ended the run, if one did.
+        """Return the status, the reason of a failed, stopped or damaged run, and the content of its end.
 
         `kept` is given the content of other files as `seals.read_end` does.
         """
@@ -122,7 +116,7 @@ class RunFolder:
         self, name: str, kept: dict[str, bytes] | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return what `seals.read_end` does; an end without the shape of one is at fault."""
-        content, found = seals.read_end(self.path, name, contents=kept)
+        content, found = seals.read_end(self.path, name, kept)
         if not found:
             try:
                 shapes.check_shape(self.path / name, shapes.ENDS[name], content)
@@ -204,10 +198,6 @@ class RunFolder:
                 files.remove(path)  # of a run that did not come to its end
         self._spec = write_sealed(self.path / "spec.json", spec)
 
-    def rounds(self, raw: bytes | None = None) -> list[dict[str, Any]]:
-        """Return the evaluations; arguments as of `Evaluations.all`."""
-        return self.evaluations.all(raw)
-
     @property
     def written(self) -> float | None:
         """Time of the last write, in seconds since 1970; None before the first."""
@@ -247,11 +237,8 @@ class RunFolder:
             checkpoint = torch.load(path, weights_only=True)
         except FileNotFoundError:
             return None
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+        except Exception as error:  # of torch or zipfile: the file may hold anything
             log.info("%s is damaged (%s); the run starts again", path, error)
-            return None
-        except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError):
-            log.info("%s holds no checkpoint; the run starts again", path)
             return None
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("lines"), int):
             log.info("%s holds no checkpoint; the run starts again", path)
@@ -283,7 +270,7 @@ class RunFolder:
         others |= {"spec.json": self._spec, "rounds.jsonl": lines}
         for other, digest in others.items():
             if digest is None and (self.path / other).exists():
-                others[other] = seals.checksum(self.path / other)
+                others[other] = seals.sha256(self.path / other)
         known = {other: digest for other, digest in others.items() if digest is not None}
         write_sealed(self.path / name, content, {seals.RUN: self.path.name, **known})
 
@@ -291,7 +278,7 @@ class RunFolder:
         """Add files that a finished run has got since to its seal."""
         content, seal = read_sealed(self.path / "done.json")
         if seal:
-            added = {name: seals.checksum(self.path / name) for name in names}
+            added = {name: seals.sha256(self.path / name) for name in names}
             write_sealed(self.path / "done.json", content, {**seal, **added})
 
     def has(self, name: str) -> bool:

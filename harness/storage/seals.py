@@ -7,9 +7,7 @@ computed with zeros in its place. Files of earlier versions have none; they are 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from harness.storage.run_files import MOST_BYTES, RECORDED, SEALED
 BLANK = "0" * 64
 RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
 BLOCK = 1 << 20  # bytes read at once
-SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
 def write_sealed(path: Path, content: Mapping[str, Any], others: Mapping[str, str] | None = None) -> str:
@@ -79,7 +76,7 @@ def parse_sealed(path: Path, raw: bytes, *needed: str) -> tuple[dict[str, Any], 
 
 
 def read_end(
-    folder: Path, name: str, *needed: str, contents: dict[str, bytes] | None = None
+    folder: Path, name: str, contents: dict[str, bytes] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the content of the file that ends a run, and what is wrong with the run's files, by their names.
 
@@ -91,8 +88,6 @@ def read_end(
         Folder of the run.
     name : str
         The file that ends it, ``done.json`` or ``failed.json``.
-    *needed : str
-        Fields that this file needs.
     contents : dict[str, bytes], optional
         Is given the content of the files of `RECORDED` as they were compared, so that they are read once.
 
@@ -102,7 +97,7 @@ def read_end(
         If the run has no such end.
     """
     try:
-        content, seal = read_sealed(folder / name, *needed)
+        content, seal = read_sealed(folder / name)
     except Damaged as error:
         return {}, {name: error.why}
     if not seal:
@@ -131,7 +126,7 @@ def _fault(folder: Path, name: str, expected: object, contents: dict[str, bytes]
         return "is not a file of a run"
     try:
         if contents is None or name not in RECORDED:
-            actual = checksum(folder / name, MOST_BYTES[name])
+            actual = sha256(folder / name, MOST_BYTES[name])
         else:
             contents[name] = read_bytes(folder / name, MOST_BYTES[name])
             actual = hashlib.sha256(contents[name]).hexdigest()
@@ -142,24 +137,10 @@ def _fault(folder: Path, name: str, expected: object, contents: dict[str, bytes]
     return "" if actual == expected else "is damaged"
 
 
-def checksum(path: Path, most: int | None = None) -> str:
-    """Return the SHA-256 of a file of at most some bytes; one that has not changed is read once by a process."""
-    now = path.lstat()
-    if most is not None and now.st_size > most:
-        raise Damaged(path, f"has {now.st_size:,} bytes; at most {most:,} are read")
-    compute = _checksum if time.time() - now.st_mtime > SETTLED_SECONDS else _checksum.__wrapped__
-    return compute(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
-
-
-@lru_cache(maxsize=1 << 16)
-def _checksum(path: Path, *state: int) -> str:
-    return sha256(path)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, which may be larger than memory."""
+def sha256(path: Path, most: int | None = None) -> str:
+    """Return the SHA-256 of a file of at most some bytes, which may be larger than memory."""
     digest = hashlib.sha256()
-    with open_file(path) as file:
+    with open_file(path, most) as file:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -404,7 +404,6 @@ class ReportSettings(Shape):
 
     chosen: list[Name] = Field(default_factory=list)
     metrics: dict[Annotated[str, Field(pattern=r"^\w{1,100}$")], MetricAbout] = Field(default_factory=dict)
-    command: Name | None = None
 
 
 class SuiteRecord(Shape):

@@ -29,14 +29,11 @@ but not mounts with ``nolock``.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -124,24 +121,6 @@ class RunRecord:
         """Return which run it is and how it ended; all of its fields would fill a screen."""
         reason = "" if self.reason is None else f", reason={self.reason!r}"
         return f"RunRecord(id={self.id!r}, suite={self.suite!r}, status={self.status!r}{reason})"
-
-    def _repr_html_(self) -> str:
-        """Show the run in a notebook: its parts, its end and the metrics of its last evaluation."""
-        last = self.rounds[-1] if self.rounds else {}
-        epsilon = (last.get("privacy") or {}).get("epsilon_total")
-        rows = {
-            "run": self.id,
-            **{name: json.dumps(part) for name, part in self.spec.items() if part is not None},
-            "status": self.status if self.reason is None else f"{self.status}: {self.reason}",
-            "data from": self.source,
-            **{name: value for name, value in last.items() if isinstance(value, int)},
-            **({} if epsilon is None else {"epsilon": epsilon}),
-            **{name: f"{value:.4g}" for name, value in last.get("metrics", {}).items() if value is not None},
-        }
-        cells = (
-            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
-        )
-        return f"<table>{''.join(cells)}</table>"
 
 
 class Store:
@@ -310,10 +289,12 @@ class Store:
         search = cell.get("search") or {}
         chosen = tuple(search.get("paths", cell.get("chosen", ())))
         if cell["id"] is None:
-            skipped = partial(RunRecord, search=search, chosen=chosen)
-            provenance = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
-            return skipped(
-                None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **provenance
+            return RunRecord(
+                *(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", []),
+                digest=cell.get("digest", ""),
+                versions=cell.get("versions", {}),
+                search=search,
+                chosen=chosen,
             )
         status, reason, end, started, rounds = self.contents(cell)
         plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions

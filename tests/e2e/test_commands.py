@@ -1,7 +1,6 @@
 """Stories of the command line: what a user types, and what is then on the screen and on disk."""
 
 import csv
-import html
 import json
 import os
 import signal
@@ -469,19 +468,6 @@ def test_runs_that_strict_makes_alike_are_one(capsys):
     asked += ["--set", "partition.standardize=false", "--sweep", "privacy.strict=true,false"]
     assert main(["plan", *asked, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
-
-
-@pytest.mark.usefixtures("blank_pictures")
-def test_the_page_of_a_suite_says_how_it_was_asked_for(tmp_path, monkeypatch):
-    """A suite that was asked for with other lists is made anew by a command with these lists."""
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"suite": "small", "base": DIGITS}))
-    monkeypatch.setattr("harness.config.builtin.FOLDER", tmp_path)
-    asked = ["suite", "small", "--sweep", "algorithm.lr=0.1, 0.2"]
-    assert main([*asked, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
-    assert main(["report", str(tmp_path / "out"), "--suite", "small"]) == 0
-    page = html.unescape((tmp_path / "out" / "small" / "index.html").read_text())
-    command = "python -m harness suite small --profile smoke --sweep 'algorithm.lr=0.1, 0.2' --out DIR"
-    assert command in page
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -184,7 +184,7 @@ def interrupted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, folder.claim(), pytest.raises(ConnectionAbortedError):
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
         simulate(setup, folder, stop)
-    assert folder.load()["round"] == 5 and len(folder.rounds()) == 7
+    assert folder.load()["round"] == 5 and len(folder.evaluations.all()) == 7
     return folder.path
 
 
@@ -263,7 +263,7 @@ def test_a_run_with_a_damaged_line_loses_none(line, begun, run, expected):
     path = begun.path / "rounds.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([first, line, *rest]))
-    assert len(begun.rounds()) == 1
+    assert len(begun.evaluations.all()) == 1
     assert run(begun.path.parents[1])[0] == 0
     assert timeless(begun.path.parents[1]) == expected
 
@@ -294,7 +294,7 @@ def test_a_damaged_format_is_named_and_can_be_removed(begun, run, expected):
 def test_a_run_with_a_damaged_end_begins_again(name, begun, run, expected):
     """What was there is kept beside it."""
     (begun.path / name).write_bytes(b'{"metr')
-    assert begun.standing() == ("damaged", f"{name} is damaged")
+    assert begun.read()[:2] == ("damaged", f"{name} is damaged")
     assert run(begun.path.parents[1])[0] == 0
     assert (begun.path / f"{name}.damaged").read_bytes() == b'{"metr'
     assert timeless(begun.path.parents[1]) == expected
@@ -325,7 +325,7 @@ def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
         assert main(command) == 1
     said = capsys.readouterr().err
     assert "1 run in another process; repeat the command when done" in said
-    assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 2 and not folder.rounds()
+    assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 2 and not folder.evaluations.all()
     assert main(command) == 0
     assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 3
 

@@ -83,7 +83,6 @@ def subcommands(parser, above=""):
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
-                command.fill()
                 yield f"{above}{name}", command
                 yield from subcommands(command, f"{above}{name} ")
 

@@ -99,9 +99,7 @@ def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
     assert sorted(workers.begun[2:]) == [([3], True), ([4], True), ([4], True), ([5], True)]
     assert [found[number].status for number in range(6)] == ["done"] * 4 + ["failed", "done"]
     folder = Store(tmp_path).folder(identify(specs[4]))
-    assert (
-        folder.standing() == ("failed", "its worker died 3 times") and found[4].reason == folder.standing()[1]
-    )
+    assert folder.read()[:2] == ("failed", "its worker died 3 times") and found[4].reason == folder.read()[1]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +353,7 @@ def test_an_interrupted_suite_on_a_cluster_resumes(cluster, tmp_path, alone):
     folders = [Store(tmp_path).folder(identify(spec)) for spec in endless]
     assert [folder.status for folder in folders] == ["interrupted"] * 2
     for folder in folders:
-        assert folder.load()["lines"] == len(folder.rounds()) > 1  # saved when it was interrupted
+        assert folder.load()["lines"] == len(folder.evaluations.all()) > 1  # saved when it was interrupted
 
 
 @quiet

@@ -11,7 +11,7 @@ import pytest
 from datasets.topology import Ring, TopologyError, mixing_matrix
 from harness.cli import doctor, names
 from harness.cli.examples import EXAMPLES
-from harness.cli.parser import filled, main
+from harness.cli.parser import main, parser
 from harness.core.registry import UserError
 from harness.storage.files import Unwritable
 from harness.storage.store import Store
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def commands():
     """Return the parsers of all commands by name."""
-    top = filled()._subparsers._group_actions[0].choices
+    top = parser()._subparsers._group_actions[0].choices
     inner = top["data"]._subparsers._group_actions[0].choices
     return {**top, **{f"data {name}": one for name, one in inner.items()}}
 
@@ -34,7 +34,7 @@ def test_every_command_has_examples_that_parse():
             line = example if example.startswith("eval") else f"python -m harness {example}"
             for _, arguments in Block("", line.split(">")[0] if " > " in line else line, False).commands:
                 assert arguments[: len(name.split())] == name.split()
-                filled().parse_args(arguments)
+                parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("command", ["", "recommend"])

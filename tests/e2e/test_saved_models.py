@@ -83,10 +83,10 @@ def test_a_finished_run_writes_its_model_later(table, tmp_path):
     first = harness.run(run, tmp_path / "out")
     path = tmp_path / "out" / "runs" / first.id / "model.safetensors"
     assert not path.exists()
-    before = Store(tmp_path / "out").folder(first.id).rounds()
+    before = Store(tmp_path / "out").folder(first.id).evaluations.all()
     harness.run(run, tmp_path / "out", save_model=True)
     assert (
-        Store(tmp_path / "out").folder(first.id).rounds() == before
+        Store(tmp_path / "out").folder(first.id).evaluations.all() == before
         and SavedModel.read(path).about.run == first.id
     )
     assert Store(tmp_path / "out").folder(first.id).has("model.safetensors")

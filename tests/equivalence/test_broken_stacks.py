@@ -84,7 +84,7 @@ def test_a_run_that_diverged_before_is_not_repeated(tmp_path, monkeypatch):
     assert "diverged" in outcomes[0].reason
     folder = Store(tmp_path).folder(outcomes[0].id)
     assert folder.status == "failed" and not (folder.path / "done.json").exists()
-    assert [line["round"] for line in folder.rounds()] == [0]
+    assert [line["round"] for line in folder.evaluations.all()] == [0]
 
 
 KEPT = {  # rows of clients, residuals, a ledger

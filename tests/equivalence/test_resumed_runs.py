@@ -158,7 +158,7 @@ def test_resumed_is_straight(what, killed_at, tmp_path, monkeypatch):
         k: v for k, v in expected.items() if k != "timing"
     }
     assert timeless(broken) == timeless(straight)
-    assert [line["round"] for line in broken.rounds()] == [0, 2, 4, 6, 7]
+    assert [line["round"] for line in broken.evaluations.all()] == [0, 2, 4, 6, 7]
     for one, other in zip(runs[-1].state, reference.state, strict=True):
         assert torch.equal(one, other)
     assert not (broken.path / "checkpoint.pt").exists()
@@ -245,4 +245,4 @@ def test_a_lost_checkpoint_costs_time_only(tmp_path, monkeypatch):
     (folder.path / "checkpoint.pt").write_bytes(b"half a file")
     found = simulate(setup, folder)
     assert found["solution"] == simulate(setup)["solution"]
-    assert [line["round"] for line in folder.rounds()] == [0, 1, 2, 3, 4, 5]
+    assert [line["round"] for line in folder.evaluations.all()] == [0, 1, 2, 3, 4, 5]

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from harness.cli.grammar import path
-from harness.cli.parser import GROUPS, filled, main, parser
+from harness.cli.parser import GROUPS, main, parser
 from harness.core.registry import UserError
 
 
@@ -102,8 +102,8 @@ def options_of_paths(parser, above=()):
 
 def test_an_empty_path_is_refused():
     """It would be the current folder; scripts give it where a variable is not set."""
-    lines = list(options_of_paths(filled()))
+    lines = list(options_of_paths(parser()))
     assert ["run", "--out", ""] in lines and ["data", "draw", ""] in lines and len(lines) > 30
     for line in lines:
         with pytest.raises(UserError, match="a path is needed, given ''"):
-            filled().parse_args(line)
+            parser().parse_args(line)

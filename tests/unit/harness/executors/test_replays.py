@@ -44,7 +44,7 @@ def respecified(run, change):
     seals.write_sealed(run.path / "spec.json", started)
     final, seal = seals.read_sealed(run.path / "done.json")
     seals.write_sealed(
-        run.path / "done.json", final, {**seal, "spec.json": seals.checksum(run.path / "spec.json")}
+        run.path / "done.json", final, {**seal, "spec.json": seals.sha256(run.path / "spec.json")}
     )
     return run
 
@@ -129,7 +129,7 @@ def test_forged_predictions_and_claims_are_found(copy):
     head, first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([head, *rest, first]) + "\n")
     final, seal = seals.read_sealed(run.path / "done.json")
-    seals.write_sealed(run.path / "done.json", final, {**seal, "predictions.csv": seals.checksum(path)})
+    seals.write_sealed(run.path / "done.json", final, {**seal, "predictions.csv": seals.sha256(path)})
     assert "predictions.csv" in replay(store, run.path.name).reason
     seals.write_sealed(run.path / "done.json", {**final, "privacy": {"epsilon_total": 0.1}}, seal)
     path.unlink()
@@ -246,13 +246,13 @@ def test_data_that_were_replaced_are_not_compared(data, tmp_path):
 )
 def test_records_that_tables_cannot_read_are_refused(line, why, copy):
     store, run = copy
-    lines = run.rounds()
+    lines = run.evaluations.all()
     lines[-1] |= line
     (run.path / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     with pytest.raises(UserError, match="it is damaged"):
         checked_record(store, run.path.name)
     final, seal = seals.read_sealed(run.path / "done.json")
-    seal["rounds.jsonl"] = seals.checksum(run.path / "rounds.jsonl")
+    seal["rounds.jsonl"] = seals.sha256(run.path / "rounds.jsonl")
     seals.write_sealed(run.path / "done.json", final, seal)
     with pytest.raises(UserError, match=why):
         checked_record(store, run.path.name)

@@ -108,6 +108,6 @@ def test_a_refused_run_is_recorded_and_the_others_go_on(data, left, tmp_path) ->
     left(footprint(calibrated(prepare(specs[0]))).to_come - 1)
     refused, done = run_together(specs, tmp_path, Execution())
     assert (refused.status, done.status) == ("failed", "done")
-    status, reason = Store(tmp_path).folder(refused.id).standing()
+    status, reason = Store(tmp_path).folder(refused.id).read()[:2]
     assert status == "failed"
     assert reason.startswith("memory: the run takes about")

@@ -120,7 +120,7 @@ def test_only_rounds_before_an_evaluation_are_diagnosed_and_finite_values_writte
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     final = simulate(prepare(SPEC | {"rounds": 5}), folder)
-    found = [(line["round"], line.get("diagnostics")) for line in folder.rounds()]
+    found = [(line["round"], line.get("diagnostics")) for line in folder.evaluations.all()]
     assert found == [(0, None), (2, {"test_round": 1.0}), (4, {"test_round": 3.0}), (5, {"test_round": 4.0})]
     assert final["diagnostics"] == {"test_round": 4.0}
 

@@ -211,8 +211,6 @@ def test_names_are_asked_for_as_they_are_read(made, tmp_path, capsys):
     assert "ends in .tar.gz, given a.zip" in capsys.readouterr().err
     assert main(["archive", str(tmp_path / "none"), str(tmp_path / "a.tar.gz")]) == 2
     assert "no results folder" in capsys.readouterr().err
-    assert main(["verify", "--results", "old"]) == 2
-    assert "write: verify old" in capsys.readouterr().err
 
 
 def test_a_run_that_the_manifest_does_not_name_is_refused(packed, tmp_path, capsys):

@@ -11,7 +11,6 @@ import tarfile
 import pytest
 
 from harness.cli.parser import main
-from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError
 from harness.report.data.export import write_tensorboard
@@ -226,26 +225,6 @@ def test_an_export_stays_in_its_folder(name, made, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
     assert len(list((tmp_path / "in").rglob("events.out.*"))) == 1
     assert files.safe_name(name) not in ("", ".", "..")
-
-
-SPECS = [{"privacy": {"strict": False}}, {"privacy": None}]
-
-
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
-        ("python -m harness suite quickstart --profile smoke --out DIR", True),
-        ("python -m harness suite fedbio --profile smoke --name quickstart --out DIR", True),
-        ("python -m harness suite quickstart --profile paper --out DIR", False),
-        ("python -m harness suite fedbio --profile smoke --out DIR", False),
-        ("python -m harness suite quickstart --profile smoke --strict --out DIR", False),
-        ("python -m harness suite quickstart --profile smoke --out DIR; curl x | sh", False),
-        ("python -m harness suite quickstart --profile smoke --plugin x.py --out DIR", False),
-        ("rm -r ~", False),
-    ],
-)
-def test_a_command_to_copy_follows_from_the_runs(command, shown):
-    assert builtin.repeats(command, "quickstart", "smoke", SPECS) is shown
 
 
 def tar(path, *members, whole=b""):

@@ -17,7 +17,7 @@ from harness.report import leaderboard
 from harness.simulation.build import Execution
 from harness.storage import seals
 from harness.storage.files import Damaged, Unwritable
-from harness.storage.seals import checksum, read_sealed, write_sealed
+from harness.storage.seals import read_sealed, sha256, write_sealed
 from harness.storage.store import Store
 from harness.storage.verification import verify
 
@@ -92,7 +92,7 @@ def test_no_damage_to_a_finished_run_goes_unnoticed(copy, name, flips, cuts):
 def test_a_missing_file_is_damage(copy, name):
     root, folder = copy
     (folder.path / name).unlink()
-    assert folder.standing() == ("damaged", f"{name} is missing")
+    assert folder.read()[:2] == ("damaged", f"{name} is missing")
     assert told(root)[0].status == "damaged"
 
 
@@ -155,25 +155,7 @@ def test_a_seal_leaves_the_content_as_it_is(tmp_path):
     digest = write_sealed(tmp_path / "x.json", content, {"other": "0"})
     found, seal = read_sealed(tmp_path / "x.json")
     assert found == content and seal["other"] == "0"
-    assert digest == checksum(tmp_path / "x.json")
-
-
-def test_a_file_is_read_once_unless_it_changes(tmp_path, monkeypatch):
-    """Also where a change shows in nothing but the time of change, as size and folder entry stay."""
-    path = tmp_path / "x"
-    path.write_text("one")
-    os.utime(path, (1, 1))
-    opened = []
-    read = os.open
-    monkeypatch.setattr(os, "open", lambda *given: opened.append(1) or read(*given))
-    first = checksum(path)
-    assert checksum(path) == first and len(opened) == 1
-    path.write_text("two")
-    os.utime(path, (2, 2))
-    assert checksum(path) != first
-    path.write_text("six")  # young: it may change again within one tick of the clock
-    assert len({checksum(path), first}) == 2
-    assert len(opened) == 3
+    assert digest == sha256(tmp_path / "x.json")
 
 
 def recomputed(folder):
@@ -210,7 +192,7 @@ def test_predictions_recompute_the_figures_of_their_run(finished, tmp_path):
     assert recomputed(later) == metrics == later.end()["metrics"]
     assert later.has("predictions.csv") and later.status == "done"
     (later.path / "predictions.csv").write_text("client,y_true\n")
-    assert later.standing() == ("damaged", "predictions.csv is damaged")
+    assert later.read()[:2] == ("damaged", "predictions.csv is damaged")
 
 
 NOISY = {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0}

@@ -25,10 +25,10 @@ def lines(count):
 
 
 def test_evaluations_are_read_back_in_order(folder):
-    assert folder.rounds() == []
+    assert folder.evaluations.all() == []
     for line in lines(3):
         folder.evaluations.append(line)
-    assert folder.rounds() == lines(3)
+    assert folder.evaluations.all() == lines(3)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
@@ -37,7 +37,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out(folder, cut):
         folder.evaluations.append(line)
     path = folder.path / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
-    assert folder.rounds() == lines(2)
+    assert folder.evaluations.all() == lines(2)
 
 
 def test_after_a_cut_lines_are_whole_and_appending_works(folder):
@@ -48,7 +48,7 @@ def test_after_a_cut_lines_are_whole_and_appending_works(folder):
     path.write_bytes(path.read_bytes()[:-4])
     folder.evaluations.keep(2)
     folder.evaluations.append({"round": 9})
-    assert folder.rounds() == [*lines(2), {"round": 9}]
+    assert folder.evaluations.all() == [*lines(2), {"round": 9}]
     assert path.read_text().count("\n") == 3
 
 
@@ -56,9 +56,9 @@ def test_lines_after_the_checkpoint_are_dropped(folder):
     for line in lines(5):
         folder.evaluations.append(line)
     folder.evaluations.keep(2)
-    assert folder.rounds() == lines(2)
+    assert folder.evaluations.all() == lines(2)
     folder.evaluations.keep(0)
-    assert folder.rounds() == []
+    assert folder.evaluations.all() == []
 
 
 def test_a_checkpoint_comes_back_bit_by_bit(folder):
@@ -102,7 +102,7 @@ def test_lines_that_are_changed_behind_a_run_are_noticed_at_its_end(folder):
     path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
     folder.evaluations.append({"round": 1})
     folder.finish({"round": 1})
-    assert folder.standing() == ("damaged", "rounds.jsonl is damaged")
+    assert folder.read()[:2] == ("damaged", "rounds.jsonl is damaged")
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint", b"PK\x03\x04 half an archive"])
