@@ -38,7 +38,6 @@ from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
 from harness.simulation.noise_keys import default_noise_keys, is_identified
-from harness.simulation.outputs import Outputs
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -162,14 +161,12 @@ class Simulation:
         self.pruned: PrunedModels | None = None
         self.round = 0
         self._pruned_ratio = 0.0
-        self._evaluated: tuple[Any, Any] = (None, None)  # what was evaluated last, and the result
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
         self.federations = list(federations) or slices(federation, self.num_runs)
-        self._outputs = Outputs(problem, self.rows, self.federations)
         self._each_training = _merged(self.federations) if algorithm.meta.pooled else self.federations
         whole = self.stacked and not algorithm.meta.pooled
         self._training = federation if whole else _stacked(self._each_training)
@@ -264,8 +261,6 @@ class Simulation:
             If the state is no longer finite. Under unit client rows that clients keep do not count; a client keeps
             its old row for one that is not finite.
         """
-        self._evaluated = (None, None)
-        self._outputs.forget()
         self._prune()
         drawn_size = self.cohorts.expected
         clients = self.cohort(ahead) if ids is None else self.clients(ids, self.round, None, drawn_size)
@@ -297,26 +292,16 @@ class Simulation:
 
     def evaluate(self, number: int = 0, *, final: bool = False) -> Evaluation:
         """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
-        state = self._state_of(number)
-        model = self.personal(number) if self.problem.predict is not None else None
-        federation = self.federations[number]
-        what = federation.splits, *map(id, federation.pool), final, state, model
-        if self.round or not _same(self._evaluated[0], what):  # runs of one seed start from one model
-            self._evaluated = (
-                what,
-                measure(
-                    self.problem,
-                    self.federations[number],
-                    self.rows,
-                    state,
-                    model,
-                    gossip=self.algorithm.meta.gossip,
-                    final=final,
-                    unprotected=self.unprotected,
-                    together=lambda split: self._outputs.of(self.state, number, split, model, self.personal),
-                ),
-            )
-        metrics, predictions = dict(self._evaluated[1][0]), self._evaluated[1][1]
+        metrics, predictions = measure(
+            self.problem,
+            self.federations[number],
+            self.rows,
+            self._state_of(number),
+            self.personal(number) if self.problem.predict is not None else None,
+            gossip=self.algorithm.meta.gossip,
+            final=final,
+            unprotected=self.unprotected,
+        )
         means = {name: float(each.mean()) for name, each in sorted(self._errors_of(number).items())}
         metrics |= {name: value if math.isfinite(value) else None for name, value in means.items()}
         return Evaluation(metrics, predictions)
@@ -594,15 +579,6 @@ def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: C
 
 def _banded(privacy: PrivacyTerms | None) -> bool:
     return privacy is not None and privacy.spec.mechanism == "banded"
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two nested tuples hold equal tensors and the same other objects."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return one is other or (isinstance(one, int) and one == other)
 
 
 def _stacked(federations: Sequence[Federation]) -> Federation:
