@@ -100,7 +100,8 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
             # Of the last block: what a round charges a client that takes part.
             new_draws = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
             run.ledger.counts = counts
-            took = run.participation(first, length).numpy()
+            times = run.cohorts.charged(first, length)
+            took = (times if run.stacked else times[0]).numpy()
             for draw, each in new_draws.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length

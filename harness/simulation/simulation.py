@@ -6,7 +6,6 @@ This is the only round loop, and the only place that assembles clients and chann
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -14,9 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from compression import find_codec, ratio_at
+from compression import ratio_at
 from datasets.federation import Federation, stack
-from harness.config.code import is_known
 from harness.core import rng
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
@@ -37,7 +35,7 @@ from harness.simulation.build import Setup
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
-from harness.simulation.noise_keys import default_noise_keys, is_identified
+from harness.simulation.noise_keys import default_noise_keys
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -93,8 +91,8 @@ class Simulation:
 
     Attributes
     ----------
-    num_runs, round : int
-        Number of stacked runs, and rounds done.
+    num_runs, total, round : int
+        Number of stacked runs, number of clients, and rounds done.
     cohorts : Cohorts
         Who takes part in which round.
     state : NamedTuple of tensors
@@ -154,6 +152,8 @@ class Simulation:
         self.rows = rows or ClientExecutor("vmap" if problem.dense else "loop", singly=singly)
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
+        self._runs = (self.num_runs,) if self.stacked else ()  # leading axes of tensors
+        self._vertical = problem.kind == "vertical"  # clients are parties, whose models a round prunes
         self.cost = Cost(self._runs)
         self.channel_state: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
@@ -167,18 +167,36 @@ class Simulation:
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
         self.federations = list(federations) or slices(federation, self.num_runs)
-        self._each_training = _merged(self.federations) if algorithm.meta.pooled else self.federations
+        self._each_training = self.federations
+        if algorithm.meta.pooled:
+            self._each_training = [each.merged() for each in self.federations]
         whole = self.stacked and not algorithm.meta.pooled
         self._training = federation if whole else _stacked(self._each_training)
-        like = self._training.pool.x
+        self.total, like = self._training.clients, self._training.pool.x
         self.start = _drawn_start(problem, self.seeds, like) if start is None else dict(start)
-        noise_keys = noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
+        if noise_keys is None:
+            noise_keys = default_noise_keys(
+                problem,
+                (self.algorithms, compressions),
+                (cohort if rate is None else (cohort, rate), balanced),
+                self.privacies,
+                self.seeds,
+                self.federations,
+                [*self.start.values(), *([] if mixing is None else [mixing])],
+            )
         self.noise_keys = tuple(noise_keys)
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        self.ledger = Ledger(self._units, self._runs)
+        # Charged are clients, or the persons of whom parties hold columns.
+        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
+        units = int(self._training.counts().max()) if persons else self.total
+        self.ledger = Ledger(units, self._runs)
         self.state = self._initialized()
-        if self.privacy is not None and self.privacy.spec.strict and problem.predict is not None:
-            _refuse_kept_models(self)
+        strict = self.privacy is not None and self.privacy.spec.strict
+        if strict and problem.predict is not None and self.keeps_models():
+            raise Incompatible(
+                f"privacy.strict: algorithm {algorithm.meta.name} is evaluated by models that clients keep to "
+                "themselves; their predictions tell about training data and cohorts, and no noise protects them"
+            )
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -213,12 +231,6 @@ class Simulation:
         }
         return cls(**{**arguments, **options})
 
-    @property
-    def _units(self) -> int:
-        """Number of units that are charged: clients, or persons of whom parties hold columns."""
-        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
-        return int(self._training.counts().max()) if persons else self.total
-
     def _initialized(self) -> Any:
         """Return the state before the first round, to which all clients contribute."""
         self.ledger.begin()
@@ -227,11 +239,6 @@ class Simulation:
         state = self.algorithm.init(self.start, everybody, channel)
         self._finish_round(everybody, channel)
         return keep_finite(None, state, self._runs, everybody) if self.rows_private else state
-
-    @property
-    def total(self) -> int:
-        """Number of clients."""
-        return self._training.clients
 
     def step(
         self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False, ahead: float = 0.0
@@ -361,12 +368,13 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
-        pruned = self.pruned
+        pruned, (draws, participation) = self.pruned, self.ledger.state()
         return {
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.channel_state),
-            **_ledger_state(self.ledger),
+            "draws": draws,
+            "participation": {name: torch.from_numpy(values) for name, values in participation.items()},
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
@@ -435,31 +443,6 @@ class Simulation:
             ids, mask = ids[0], None if mask is None else mask[0]
         return self.clients(ids, self.round, mask, self.cohorts.expected, ahead)
 
-    def participation(self, first: int, rounds: int) -> Tensor:
-        """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
-        times = self.cohorts.charged(first, rounds)
-        return times if self.stacked else times[0]
-
-    def _default_noise_keys(
-        self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
-    ) -> list[str]:
-        """Return a noise key for each run that no other run has."""
-        problem = self.problem
-        codecs = {find_codec(one.codec) for one in compressions}
-        ours = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
-        if self.privacies and not (is_identified(problem) and ours):  # from what only looks alike
-            return [secrets.token_hex(32) for _ in self.seeds]
-        model = problem.kind, repr(problem.module), problem.constants, problem.settings
-        fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
-        settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
-        shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
-        return default_noise_keys(settings, self.privacies, self.seeds, self.federations, shared)
-
-    @property
-    def _runs(self) -> tuple[int, ...]:
-        """Leading axes of tensors."""
-        return (self.num_runs,) if self.stacked else ()
-
     def _deciding(self, before: Any, clients: Clients) -> list[Tensor]:
         """Return what decides after a round whether a run has diverged."""
         if not self.rows_private:
@@ -477,11 +460,6 @@ class Simulation:
             self.ledger.begin()
         else:
             self.ledger.begin(clients.ids.numpy(), clients.participation_mask.numpy())
-
-    @property
-    def _vertical(self) -> bool:
-        """Whether clients are parties, whose own models the algorithm prunes within a round."""
-        return self.problem.kind == "vertical"
 
     @property
     def _chunked(self) -> bool:
@@ -550,23 +528,6 @@ def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
     return "all" if diagnostics or privacy is None else "needed"
 
 
-def _ledger_state(ledger: Ledger) -> dict[str, Any]:
-    draws, arrays = ledger.state()
-    return {
-        "draws": draws,
-        "participation": {name: torch.from_numpy(values) for name, values in arrays.items()},
-    }
-
-
-def _refuse_kept_models(run: Simulation) -> None:
-    """Raise Incompatible if predictions are made by models that clients keep, which nothing protects."""
-    if run.keeps_models():
-        raise Incompatible(
-            f"privacy.strict: algorithm {run.algorithm.meta.name} is evaluated by models that clients keep to "
-            "themselves; their predictions tell about training data and cohorts, and no noise protects them"
-        )
-
-
 def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: Compression) -> bool:
     """Whether the cohort of a run can be processed client by client.
 
@@ -584,12 +545,3 @@ def _banded(privacy: PrivacyTerms | None) -> bool:
 def _stacked(federations: Sequence[Federation]) -> Federation:
     """Return the stack of the runs' federations, or that of a single run."""
     return stack(federations) if len(federations) > 1 else federations[0]
-
-
-def _merged(federations: Sequence[Federation]) -> list[Federation]:
-    """Return the federations of one client with all data; runs of one seed share theirs."""
-    merged: dict[tuple[int, int], Federation] = {}
-    for federation in federations:
-        if (id(federation.splits), id(federation.pool)) not in merged:
-            merged[id(federation.splits), id(federation.pool)] = federation.merged()
-    return [merged[id(federation.splits), id(federation.pool)] for federation in federations]
