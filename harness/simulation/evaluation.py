@@ -210,36 +210,31 @@ def applied(
 
 
 def predicted(federation: Federation, result: Applied) -> Predictions:
-    """Return the predictions of a model with these outputs."""
-    logits, owner, batch = result.outputs.double(), result.owner, result.batch
+    """Return the predictions of a model with these outputs.
+
+    Predicted numbers are in the unit of the label; their losses are of standardized numbers.
+    """
+    outputs, batch = result.outputs.double(), result.batch
+    loss, decisions = None, None
     if not federation.classes:
-        return _of_numbers(federation, logits.squeeze(-1), owner, batch)
-    ranks = logits.ndim == 1
-    score = _array(logits if ranks else logits.softmax(-1))
+        outputs, label = outputs.squeeze(-1), batch.y.double()
+        score, truth = outputs * federation.std + federation.mean, label * federation.std + federation.mean
+        loss = _array((outputs - label).square() / 2)
+    elif outputs.ndim == 1:  # they only rank
+        score, truth = outputs, batch.y
+    else:
+        score, truth = outputs.softmax(-1), batch.y
+        decisions = score.cpu().numpy().argmax(-1)
+        loss = _array(functional.cross_entropy(outputs, batch.y, reduction="none"))
     return Predictions(
-        client=_array(owner),
-        y_true=_array(batch.y),
-        score=score,
-        y_pred=None if ranks else score.argmax(-1),
+        client=_array(result.owner),
+        y_true=_array(truth),
+        score=_array(score),
+        y_pred=decisions,
         classes=federation.classes,
         groups=federation.groups,
         group=_array(batch.group) if federation.groups else None,
-        loss=None if ranks else _array(functional.cross_entropy(logits, batch.y, reduction="none")),
-    )
-
-
-def _of_numbers(federation: Federation, outputs: Tensor, owner: Tensor, batch: Batch) -> Predictions:
-    """Return predicted numbers in the unit of the label; losses are of standardized numbers."""
-    label = batch.y.double()
-    return Predictions(
-        client=_array(owner),
-        y_true=_array(label * federation.std + federation.mean),
-        score=_array(outputs * federation.std + federation.mean),
-        y_pred=None,
-        classes=(),
-        groups=federation.groups,
-        group=_array(batch.group) if federation.groups else None,
-        loss=_array((outputs - label).square() / 2),
+        loss=loss,
     )
 
 
