@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch, stack
+from datasets.federation import Batch
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
@@ -190,23 +190,6 @@ def _modes(cls: type[Algorithm]) -> None:
 
 
 @_check
-def _stacked(cls: type[Algorithm]) -> None:
-    """Give in runs stacked in front of the client axis what runs apart give."""
-    if not cls.meta.stackable:
-        return
-    algorithm, seeds = small(cls), (0, 1, 2)
-    problem = task_of(cls)[0]
-    apart = [run(algorithm, (problem, task_of(cls, seed)[1]), seeds=(seed,)) for seed in seeds]
-    together = run(algorithm, (problem, stack([task_of(cls, seed)[1] for seed in seeds])), seeds=seeds)
-    for number, seed in enumerate(seeds):
-        same_state(
-            f"the stacked state of seed {seed}",
-            type(together)(*(part[number] for part in together)),
-            apart[number],
-        )
-
-
-@_check
 def _resumed(cls: type[Algorithm]) -> None:
     """Stop between rounds and go on without a changed bit."""
     algorithm, task = small(cls), task_of(cls)
@@ -335,8 +318,8 @@ def _optimizers(cls: type[Algorithm]) -> None:
         return
     defaults = [(name, Any, field(default=value)) for name, value in on.items()]
     changed: Any = make_dataclass(cls.__name__, defaults, bases=(cls,), frozen=True, kw_only=True)
-    for one in (_stacked, _resumed, _partial, _idle):
-        one(changed)
+    for passed in (settings_side_by_side, _resumed, _partial, _idle):
+        passed(changed)
     if all(
         torch.equal(one, other)
         for one, other in zip(
