@@ -119,10 +119,9 @@ def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
         return None
     dry = of_cohorts(setup)
 
-    def after(number: int, round: int) -> dict[str, int]:
-        return {name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()}
-
-    return after
+    return lambda number, round: {
+        name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()
+    }
 
 
 def of_cohorts(setup: Setup) -> DryRun:
