@@ -177,23 +177,14 @@ def affordable(
     UserError
         If they do not fit; with `trim`, if not even one seed fits.
     """
-    measured: dict[str, float] = {}  # one trial for the runs of all seeds
-
-    def hours_of(cell: Combination) -> float:
-        if cell.spec is None or identify(cell.spec) in ended:
-            return 0.0
-        kind = without_seed(cell.spec)
-        if kind not in measured:
-            measured[kind] = _seconds(cell.spec, execution)
-        return measured[kind] / 3600
-
-    first = [hours_of(cell) for cell in before]
+    measured: dict[str, float] = {}
+    first = [_hours(cell, ended, execution, measured) for cell in before]
 
     def total(costs: Iterable[float]) -> float:
         each = [*first, *costs]
         return max(sum(each) / jobs, max(each, default=0.0))  # workers do not share a run
 
-    costs = [(cell, hours_of(cell)) for cell in cells]
+    costs = [(cell, _hours(cell, ended, execution, measured)) for cell in cells]
     needed = total(each for _, each in costs)
     if needed <= hours:
         return list(cells)
@@ -213,6 +204,18 @@ def affordable(
                 for cell, each in costs
             ]
     raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
+
+
+def _hours(
+    cell: Combination, ended: Collection[str], execution: Execution | None, measured: dict[str, float]
+) -> float:
+    """Return the time of a run, by one trial for those of all seeds; none if it has ended."""
+    if cell.spec is None or identify(cell.spec) in ended:
+        return 0.0
+    kind = without_seed(cell.spec)
+    if kind not in measured:
+        measured[kind] = _seconds(cell.spec, execution)
+    return measured[kind] / 3600
 
 
 def _seconds(spec: RunSpec, execution: Execution | None) -> float:

@@ -22,7 +22,6 @@ from harness.core.clients.pruning import PrunedModels, masked_state, prune_model
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -31,7 +30,7 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
-from harness.simulation.build import Setup
+from harness.simulation.build import Setup, new_rows
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
@@ -148,8 +147,7 @@ class Simulation:
         self.compression = side_by_side(compressions)
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
-        singly = loops_of(problem.module) == "samples"
-        self.rows = rows or ClientExecutor("vmap" if problem.dense else "loop", singly=singly)
+        self.rows = rows or new_rows(problem, "vmap" if problem.dense else "loop")
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
         self._runs = (self.num_runs,) if self.stacked else ()  # leading axes of tensors
@@ -159,44 +157,25 @@ class Simulation:
         self.diagnostics: dict[str, Tensor] = {}
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
-        self.round = 0
-        self._pruned_ratio = 0.0
+        self.round, self._pruned_ratio = 0, 0.0
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
         self.federations = list(federations) or slices(federation, self.num_runs)
-        self._each_training = self.federations
-        if algorithm.meta.pooled:
-            self._each_training = [each.merged() for each in self.federations]
-        whole = self.stacked and not algorithm.meta.pooled
-        self._training = federation if whole else _stacked(self._each_training)
+        pooled = algorithm.meta.pooled
+        self._each_training = [each.merged() for each in self.federations] if pooled else self.federations
+        self._training = federation if self.stacked and not pooled else _stacked(self._each_training)
         self.total, like = self._training.clients, self._training.pool.x
         self.start = _drawn_start(problem, self.seeds, like) if start is None else dict(start)
-        if noise_keys is None:
-            noise_keys = default_noise_keys(
-                problem,
-                (self.algorithms, compressions),
-                (cohort if rate is None else (cohort, rate), balanced),
-                self.privacies,
-                self.seeds,
-                self.federations,
-                [*self.start.values(), *([] if mixing is None else [mixing])],
-            )
-        self.noise_keys = tuple(noise_keys)
+        draws = cohort if rate is None else (cohort, rate), balanced
+        self.noise_keys = tuple(noise_keys or _default_noise_keys(self, compressions, draws))
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        # Charged are clients, or the persons of whom parties hold columns.
-        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
-        units = int(self._training.counts().max()) if persons else self.total
-        self.ledger = Ledger(units, self._runs)
+        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient  # else clients
+        self.ledger = Ledger(int(self._training.counts().max()) if persons else self.total, self._runs)
         self.state = self._initialized()
-        strict = self.privacy is not None and self.privacy.spec.strict
-        if strict and problem.predict is not None and self.keeps_models():
-            raise Incompatible(
-                f"privacy.strict: algorithm {algorithm.meta.name} is evaluated by models that clients keep to "
-                "themselves; their predictions tell about training data and cohorts, and no noise protects them"
-            )
+        _refuse_kept_models(self)
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -521,11 +500,36 @@ def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[s
     return {name: (x if len(seeds) > 1 else x[0]).to(like) for name, x in start.items()}
 
 
+def _default_noise_keys(
+    run: Simulation, compressions: Sequence[Compression], draws: tuple[object, ...]
+) -> list[str]:
+    mixing = [] if run._mixing is None else [run._mixing]
+    return default_noise_keys(
+        run.problem,
+        (run.algorithms, compressions),
+        draws,
+        run.privacies,
+        run.seeds,
+        run.federations,
+        [*run.start.values(), *mixing],
+    )
+
+
 def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
     """Return which figures of private data evaluations have, which no noise protects."""
     if privacy is not None and privacy.spec.strict:
         return "none"
     return "all" if diagnostics or privacy is None else "needed"
+
+
+def _refuse_kept_models(run: Simulation) -> None:
+    """Raise Incompatible if strict predictions are made by models that clients keep, which nothing protects."""
+    strict = run.privacy is not None and run.privacy.spec.strict
+    if strict and run.problem.predict is not None and run.keeps_models():
+        raise Incompatible(
+            f"privacy.strict: algorithm {run.algorithm.meta.name} is evaluated by models that clients keep to "
+            "themselves; their predictions tell about training data and cohorts, and no noise protects them"
+        )
 
 
 def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: Compression) -> bool:
