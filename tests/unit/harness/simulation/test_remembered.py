@@ -109,9 +109,7 @@ def test_remembered_samples_are_of_the_run_and_its_split():
         found, expected = predict(setups[number], model, split), fresh[number, split]
         for name in ("client", "y_true", "score", "y_pred", "loss"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
-    assert evaluation.test_samples.cache_info().misses == 3, (
-        "only those of the last run"
-    )
+    assert evaluation.test_samples.cache_info().misses == 3, "only those of the last run"
 
 
 def test_in_place_networks_do_not_change_later_evaluations():
