@@ -18,7 +18,7 @@ from harness.problems.base import Setting, problem_type
 
 @dataclass(frozen=True)
 class Settings:
-    """Classification has no settings of its own."""
+    """Classification and regression have no settings of their own."""
 
 
 Errors = Callable[[Tensor, Tensor], Tensor]  # outputs (B, K) and labels (B,) -> each sample's error (B,)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
 from datasets.federation import Federation
 from harness.core.problem import Problem
 from harness.problems.base import Setting, problem_type
-from harness.problems.classify import fitting
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Regression has no settings of its own."""
+from harness.problems.classify import Settings, fitting
 
 
 def squared_error(outputs: Tensor, numbers: Tensor) -> Tensor:
