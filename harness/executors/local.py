@@ -92,8 +92,9 @@ def run_one(
 ) -> Outcome:
     """Carry out a run unless it is done already; errors are recorded in its folder.
 
-    ``setup`` is the run as `harness.simulation.calibration.calibrated` returns it, if it has been prepared with
-    this execution; the other parameters are those of `run_together`.
+    ``save`` names files of `harness.storage.run_folder.EXTRAS` to write beside the results. ``setup`` is the run as
+    `harness.simulation.calibration.calibrated` returns it, if it has been prepared with this execution; the other
+    parameters are those of `run_together`.
     """
     options = Options(execution or Execution(), retry, progress, save, setup=setup)
     (outcome,) = _run([spec], root, options)
@@ -107,12 +108,9 @@ def run_together(
     *,
     retry: bool = False,
     progress: Observe | None = None,
-    save: Collection[str] = (),
     patience: float = 0.0,
 ) -> list[Outcome]:
     """Carry out runs like `run_one`, stacked where possible and faster.
-
-    ``save`` names files of `harness.storage.run_folder.EXTRAS` to write beside the results.
 
     A folder that cannot be written raises `Unwritable` for all runs and marks none as failed. ``patience`` is the
     number of seconds to wait for a run that another process holds.
@@ -122,7 +120,7 @@ def run_together(
 
     What ``progress`` raises is raised, unless it is `StopEarly`; interrupted runs keep their checkpoints.
     """
-    return _run(specs, root, Options(execution or Execution(), retry, progress, save, patience))
+    return _run(specs, root, Options(execution or Execution(), retry, progress, patience=patience))
 
 
 @remembered()
@@ -324,12 +322,7 @@ class Group:
             self._fail(stack[0], error)
             return []
         else:
-            how = (
-                "unstacked"
-                if len(_split_stack(unfinished, self._specs)) == len(unfinished)
-                else "seed by seed"
-            )
-            log.info("%d runs continue %s from their checkpoints: %s", len(unfinished), how, error)
+            log.info("%d runs continue in smaller stacks from their checkpoints: %s", len(unfinished), error)
         return unfinished
 
     def _fail(self, number: int, error: Exception) -> None:

@@ -25,12 +25,8 @@ from harness.executors.local import Ended, Outcome, Unit, run_together
 from harness.simulation.build import Execution
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-PRELOADED = (
-    "pandas",
-    "scipy.special",
-    "datasets.catalog",
-    "harness.executors.processes",
-)  # once for all workers
+# Imported once for all workers.
+PRELOADED = ("pandas", "scipy.special", "datasets.catalog", "harness.executors.processes")
 STARTS = 5  # of a new worker, at most
 PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed
 
@@ -62,22 +58,19 @@ class Processes:
         Ctrl-C waits for the start: a worker that its parent leaves half started ends with a traceback.
         """
         with _ctrl_c_waits():
-            self._start(unit, specs, patience)
-
-    def _start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        for attempts_left in reversed(range(len(self._idle) + STARTS)):
-            pool = self._idle.pop() if self._idle else self._pool()
-            try:
-                future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
-            except (BrokenProcessPool, EOFError, ConnectionError):
-                # The worker died while idle, or the server of whom it is a copy died as it was asked for one.
-                pool.shutdown(wait=True)
-                if not attempts_left:
-                    raise
-                time.sleep(PAUSE)
-            else:
-                self._busy[future] = unit, pool
-                return
+            for attempts_left in reversed(range(len(self._idle) + STARTS)):
+                pool = self._idle.pop() if self._idle else self._pool()
+                try:
+                    future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
+                except (BrokenProcessPool, EOFError, ConnectionError):
+                    # The worker died while idle, or the server of whom it is a copy died as it was asked for one.
+                    pool.shutdown(wait=True)
+                    if not attempts_left:
+                        raise
+                    time.sleep(PAUSE)
+                else:
+                    self._busy[future] = unit, pool
+                    return
 
     def _pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context(METHOD)

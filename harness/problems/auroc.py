@@ -27,7 +27,7 @@ from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 CHUNK = 2048  # samples in one pass of `measure`
 PUBLIC = "the clients' mean share of positives among their training samples"
@@ -136,6 +136,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
     )
 
 
+@problem_type("auroc", "minimax", 4, "the area under the ROC curve is maximized, two classes", Settings)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     federation = setting.federation
@@ -154,11 +155,3 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     for number, index in enumerate(train):
         owner[index[index >= 0]] = number
     return auroc(module, shares), replace(federation, pool=federation.pool._replace(group=owner), groups=())
-
-
-PROBLEMS.add(
-    "auroc",
-    ProblemType(
-        "auroc", "minimax", 4, "the area under the ROC curve is maximized, two classes", Settings, _build
-    ),
-)

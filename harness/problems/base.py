@@ -54,6 +54,9 @@ class Setting:
         return net
 
 
+Build = Callable[[Setting], tuple[Problem, Federation]]
+
+
 @dataclass(frozen=True)
 class ProblemType:
     """A type of problem.
@@ -70,14 +73,12 @@ class ProblemType:
         Description of one line.
     settings : type
         Frozen dataclass of the settings in a run file.
-    build : Callable
-        Maps a `Setting` to the problem and its federation.
     data : {"horizontal", "vertical", "own"}
         Whether clients hold rows or columns of a data set, or the problem has its own data.
     labels : {"classes", "numbers"}
         What is predicted of a data set.
-    float64 : bool
-        Whether runs compute in double precision unless the spec says otherwise.
+    build : Callable
+        Maps a `Setting` to the problem and its federation.
     """
 
     name: str
@@ -85,21 +86,39 @@ class ProblemType:
     version: int
     about: str
     settings: type
-    build: Callable[[Setting], tuple[Problem, Federation]]
-    data: Literal["horizontal", "vertical", "own"] = "horizontal"
-    float64: bool = False
-    labels: Literal["classes", "numbers"] = "classes"
+    data: Literal["horizontal", "vertical", "own"]
+    labels: Literal["classes", "numbers"]
+    build: Build
 
-    def __post_init__(self) -> None:
-        """Wrap `build` so that every problem holds its settings."""
-        build = self.build
-
-        @wraps(build)
-        def telling(setting: Setting) -> tuple[Problem, Federation]:
-            problem, federation = build(setting)
-            return replace(problem, settings=repr(setting.settings)), federation
-
-        object.__setattr__(self, "build", telling)
+    @property
+    def float64(self) -> bool:
+        """Whether runs compute in double precision unless the spec says otherwise: with data of their own."""
+        return self.data == "own"
 
 
 PROBLEMS: Registry[ProblemType] = Registry("problem")
+
+
+def problem_type(
+    name: str,
+    kind: Kind,
+    version: int,
+    about: str,
+    settings: type,
+    data: Literal["horizontal", "vertical", "own"] = "horizontal",
+    labels: Literal["classes", "numbers"] = "classes",
+) -> Callable[[Build], Build]:
+    """Register the decorated function, which builds the problems of a type; arguments as of `ProblemType`."""
+
+    def register(build: Build) -> Build:
+        @wraps(build)
+        def build_with_settings(setting: Setting) -> tuple[Problem, Federation]:
+            problem, federation = build(setting)
+            return replace(problem, settings=repr(setting.settings)), federation
+
+        PROBLEMS.add(
+            name, ProblemType(name, kind, version, about, settings, data, labels, build_with_settings)
+        )
+        return build
+
+    return register

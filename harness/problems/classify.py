@@ -13,12 +13,12 @@ from harness import models
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.problem import Problem
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Classification has no settings of its own."""
+    """Classification and regression have no settings of their own."""
 
 
 Errors = Callable[[Tensor, Tensor], Tensor]  # outputs (B, K) and labels (B,) -> each sample's error (B,)
@@ -103,12 +103,7 @@ def _split(
     )
 
 
+@problem_type("classify", "erm", 4, "classification with cross-entropy", Settings)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     return classifier(setting.net(len(setting.federation.classes))), setting.federation
-
-
-PROBLEMS.add(
-    "classify",
-    ProblemType("classify", "erm", 4, "classification with cross-entropy", Settings, _build),
-)

@@ -20,7 +20,7 @@ from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.moreau import envelope_gradient
 from harness.core.problem import Problem
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,19 @@ def fair_classifier(
     """Return the problem for a module's class scores ``(B, K)``; y starts uniform, the rest as in `Settings`."""
     ravel = Ravel(module)
 
+    def members(batch: Batch, dtype: torch.dtype) -> Tensor:
+        of_class = batch.y.unsqueeze(-1) == torch.arange(classes, device=batch.y.device)
+        return of_class.to(dtype) * batch.weight.unsqueeze(-1)
+
     def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         errors = cross_entropy(ravel(x, batch.x), batch.y)
-        member = (batch.y.unsqueeze(-1) == torch.arange(classes, device=batch.y.device)).to(
-            errors.dtype
-        ) * batch.weight.unsqueeze(-1)
+        member = members(batch, errors.dtype)
         return y @ ((errors @ member) / member.sum(0).clamp(min=1.0))
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
         """Return the gradient norm of the envelope; clients have equal weights, as in the algorithms."""
         assert envelope is not None
-        member = (data.y.unsqueeze(-1) == torch.arange(classes, device=data.y.device)).double()
-        member = member * data.weight.unsqueeze(-1)
+        member = members(data, torch.float64)
         shares = (member / member.sum(1, keepdim=True).clamp(min=1.0) / len(member)).flatten(0, 1)
         inputs, labels = data.x.flatten(0, 1).double(), data.y.flatten()
 
@@ -94,6 +95,7 @@ def fair_classifier(
     )
 
 
+@problem_type("fair_classification", "minimax", 4, "the worst mixture of class losses is minimized", Settings)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     s: Settings = setting.settings
@@ -108,16 +110,3 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
             )
     classes = len(setting.federation.classes)
     return fair_classifier(setting.net(classes), classes, s.simplex_rule, s.envelope), setting.federation
-
-
-PROBLEMS.add(
-    "fair_classification",
-    ProblemType(
-        "fair_classification",
-        "minimax",
-        4,
-        "the worst mixture of class losses is minimized",
-        Settings,
-        _build,
-    ),
-)

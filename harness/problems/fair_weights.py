@@ -30,7 +30,7 @@ from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import Problem, identity
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 Domain = Literal["simplex", "clip", "softmax", "none"]
 LEAST = 0.01  # weight of a group under the domain "clip"
@@ -104,6 +104,7 @@ def fair_weights(module: nn.Module, groups: int, domain: Domain = "simplex", reg
     )
 
 
+@problem_type("fair_weights", "bilevel", 4, "weights of sensitive groups for a fair model", Settings)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     federation, s = setting.federation, setting.settings
@@ -118,11 +119,3 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     module = setting.net(len(federation.classes))
     problem = fair_weights(module, len(federation.groups), s.domain, s.reg)
     return problem, balanced(federation, s.validation, generator, keep=s.keep_in_train)
-
-
-PROBLEMS.add(
-    "fair_weights",
-    ProblemType(
-        "fair_weights", "bilevel", 4, "weights of sensitive groups for a fair model", Settings, _build
-    ),
-)

@@ -17,7 +17,7 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core.problem import Problem
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 Entry = float | list[float] | list[list[float]]
 Shapes = dict[str, tuple[int, ...]]
@@ -51,16 +51,20 @@ class Bilevel:
     rho: float = 0.0
 
 
+@problem_type(
+    "quadratic_minimax",
+    "minimax",
+    2,
+    "min over x, max over y of a quadratic; matrices in the run file",
+    Minimax,
+    data="own",
+)
 def _minimax(setting: Setting) -> tuple[Problem, Federation]:
     s: Minimax = setting.settings
     dx, dy = _length("c", s.c), _length("d", s.d)
     shapes = minimax_shapes(dx, dy)
     read, federation = _federation("quadratic_minimax", shapes, {name: getattr(s, name) for name in shapes})
-    for number, q in enumerate(read(federation.pool.x)["Q"]):
-        if torch.linalg.eigvalsh((q + q.mT) / 2).min() <= 0:
-            raise UserError(
-                f"problem quadratic_minimax: Q of client {number} is not positive definite: {q.tolist()}"
-            )
+    _check_definite("quadratic_minimax: Q", read(federation.pool.x)["Q"])
     return minimax("quadratic_minimax", dx, dy), federation
 
 
@@ -106,6 +110,14 @@ def quartic_slope(x: Tensor) -> Tensor:
     return slope
 
 
+@problem_type(
+    "quadratic_bilevel",
+    "bilevel",
+    1,
+    "quadratic bilevel problem; matrices in the run file",
+    Bilevel,
+    data="own",
+)
 def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
     s: Bilevel = setting.settings
     dy = _length("b", s.b)
@@ -113,13 +125,15 @@ def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
     dx = 1 if first.ndim == 0 else first.shape[-1]
     shapes = bilevel_shapes(dx, dy)
     read, federation = _federation("quadratic_bilevel", shapes, {name: getattr(s, name) for name in shapes})
-    for number, a in enumerate(read(federation.pool.x)["A"]):
-        if torch.linalg.eigvalsh((a + a.mT) / 2).min() <= 0:
-            raise UserError(
-                f"problem quadratic_bilevel: A of client {number} is not positive definite: {a.tolist()}"
-            )
-
+    _check_definite("quadratic_bilevel: A", read(federation.pool.x)["A"])
     return bilevel("quadratic_bilevel", dx, dy, s.rho), federation
+
+
+def _check_definite(name: str, matrices: Tensor) -> None:
+    """Refuse clients' matrices ``(C, n, n)`` with a symmetric part that is not positive definite."""
+    for number, matrix in enumerate(matrices):
+        if torch.linalg.eigvalsh((matrix + matrix.mT) / 2).min() <= 0:
+            raise UserError(f"problem {name} of client {number} is not positive definite: {matrix.tolist()}")
 
 
 def bilevel(name: str, dx: int, dy: int, rho: float) -> Problem:
@@ -236,31 +250,3 @@ def _length(name: str, entries: Sequence[Entry]) -> int:
 
 def _zeros(**sizes: int) -> Callable[[torch.Generator], dict[str, Tensor]]:
     return lambda generator: {name: torch.zeros(size, dtype=torch.float64) for name, size in sizes.items()}
-
-
-PROBLEMS.add(
-    "quadratic_minimax",
-    ProblemType(
-        "quadratic_minimax",
-        "minimax",
-        2,
-        "min over x, max over y of a quadratic; matrices in the run file",
-        Minimax,
-        _minimax,
-        data="own",
-        float64=True,
-    ),
-)
-PROBLEMS.add(
-    "quadratic_bilevel",
-    ProblemType(
-        "quadratic_bilevel",
-        "bilevel",
-        1,
-        "quadratic bilevel problem; matrices in the run file",
-        Bilevel,
-        _bilevel,
-        data="own",
-        float64=True,
-    ),
-)

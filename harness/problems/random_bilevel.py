@@ -18,10 +18,9 @@ from torch import Tensor
 from datasets.federation import Federation
 from harness.core import rng
 from harness.core.problem import Problem
-from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 from harness.problems.quadratic import bilevel, drawn_digest, holding
-from harness.problems.random_quadratic import deviations, normal, spectrum
+from harness.problems.random_quadratic import check_settings, deviations, normal, spectrum
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,17 @@ class Settings:
     seed: int | None = None
 
 
+@problem_type(
+    "random_bilevel",
+    "bilevel",
+    1,
+    "random quadratic bilevel problem with knobs for heterogeneity and noise and a known minimum",
+    Settings,
+    data="own",
+)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     s: Settings = setting.settings
-    least = {"clients": 1, "dims": 1, "heterogeneity": 0, "condition": 1, "rho": 0, "samples": 1, "noise": 0}
-    for name, bound in least.items():
-        value = getattr(s, name)
-        if not min(value if name == "dims" else (value,)) >= bound:
-            raise UserError(f"problem random_bilevel: {name} must be at least {bound}, given {value}")
-    if s.noise > 0 and s.samples < 2:
-        raise UserError("problem random_bilevel: noise distinguishes samples; give samples of at least 2")
+    check_settings("random_bilevel", s, nonnegative=("heterogeneity", "rho", "noise"))
     seed, (dx, dy), h = setting.seed if s.seed is None else s.seed, s.dims, s.heterogeneity
     common, individual = rng.stream(seed, "bilevel", "averages"), rng.stream(seed, "bilevel", "deviations")
     a, slope = spectrum(dy, s.condition, common), normal(common, dy, dx)
@@ -91,18 +92,3 @@ def _noise(generator: torch.Generator, clients: int, samples: int, dx: int, dy: 
     a, b = (a + a.mT) / 2**0.5, normal(generator, clients, samples, dy, dx)
     vectors = normal(generator, clients, samples, 2 * dy)
     return torch.cat([a.flatten(2) / dy**0.5, b.flatten(2) / dx**0.5, vectors], -1)
-
-
-PROBLEMS.add(
-    "random_bilevel",
-    ProblemType(
-        "random_bilevel",
-        "bilevel",
-        1,
-        "random quadratic bilevel problem with knobs for heterogeneity and noise and a known minimum",
-        Settings,
-        _build,
-        data="own",
-        float64=True,
-    ),
-)

@@ -16,7 +16,9 @@ the drawn point stationary, which is not the only stationary point then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ from datasets.federation import Federation
 from harness.core import rng
 from harness.core.problem import Problem
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 from harness.problems.quadratic import drawn_digest, holding, minimax, quartic_slope
 
 
@@ -70,16 +72,17 @@ class Settings:
     nonconvex: float = 0.0
 
 
+@problem_type(
+    "random_quadratic",
+    "minimax",
+    1,
+    "random quadratic minimax problem with a heterogeneity knob and a known saddle",
+    Settings,
+    data="own",
+)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     s: Settings = setting.settings
-    least = {"clients": 1, "dims": 1, "heterogeneity": 0, "condition": 1, "samples": 1}
-    least |= {"noise": 0, "matrix_noise": 0, "nonconvex": 0}
-    for name, bound in least.items():
-        value = getattr(s, name)
-        if not min(value if name == "dims" else (value,)) >= bound:
-            raise UserError(f"problem random_quadratic: {name} must be at least {bound}, given {value}")
-    if max(s.noise, s.matrix_noise) > 0 and s.samples < 2:
-        raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
+    check_settings("random_quadratic", s, nonnegative=("heterogeneity", "noise", "matrix_noise", "nonconvex"))
     (dx, dy), seed = s.dims, setting.seed if s.seed is None else s.seed
     if s.nonconvex > 0 and dx <= dy:
         raise UserError(
@@ -121,6 +124,18 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     return minimax("random_quadratic", dx, dy, s.nonconvex), federation
 
 
+def check_settings(problem: str, settings: Any, nonnegative: Sequence[str]) -> None:
+    """Refuse numbers that are too small: sizes and the condition number below 1, others below 0."""
+    least = {"clients": 1, "dims": 1, "condition": 1, "samples": 1, **dict.fromkeys(nonnegative, 0)}
+    for name, bound in least.items():
+        value = getattr(settings, name)
+        if not min(value if name == "dims" else (value,)) >= bound:
+            raise UserError(f"problem {problem}: {name} must be at least {bound}, given {value}")
+    noise = sum(getattr(settings, name) for name in nonnegative if name.endswith("noise"))
+    if noise > 0 and settings.samples < 2:
+        raise UserError(f"problem {problem}: noise distinguishes samples; give samples of at least 2")
+
+
 def spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
     """Return a random symmetric matrix with eigenvalues from 1 / condition to 1."""
     basis, _ = torch.linalg.qr(normal(generator, size, size))
@@ -140,18 +155,3 @@ def deviations(rows: Tensor, size: float) -> Tensor:
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
     """Draw standard normal numbers in double precision."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-PROBLEMS.add(
-    "random_quadratic",
-    ProblemType(
-        "random_quadratic",
-        "minimax",
-        1,
-        "random quadratic minimax problem with a heterogeneity knob and a known saddle",
-        Settings,
-        _build,
-        data="own",
-        float64=True,
-    ),
-)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
 from datasets.federation import Federation
 from harness.core.problem import Problem
-from harness.problems.base import PROBLEMS, ProblemType, Setting
-from harness.problems.classify import fitting
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Regression has no settings of its own."""
+from harness.problems.base import Setting, problem_type
+from harness.problems.classify import Settings, fitting
 
 
 def squared_error(outputs: Tensor, numbers: Tensor) -> Tensor:
@@ -27,14 +20,7 @@ def regressor(module: nn.Module) -> Problem:
     return fitting("regression", squared_error, module)
 
 
+@problem_type("regression", "erm", 1, "numbers are predicted, squared error", Settings, labels="numbers")
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     return regressor(setting.net(1)), setting.federation
-
-
-PROBLEMS.add(
-    "regression",
-    ProblemType(
-        "regression", "erm", 1, "numbers are predicted, squared error", Settings, _build, labels="numbers"
-    ),
-)

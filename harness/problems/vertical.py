@@ -15,7 +15,7 @@ from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem, identity
 from harness.core.registry import UserError
-from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.base import Setting, problem_type
 
 Activation = Literal["before", "after"]
 
@@ -79,6 +79,14 @@ def split_classifier(party: nn.Module, head: nn.Module, activation: Activation =
     )
 
 
+@problem_type(
+    "vertical",
+    "vertical",
+    5,
+    "classification, parties hold columns of the same people",
+    Settings,
+    data="vertical",
+)
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
     federation = setting.federation
@@ -91,17 +99,3 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     head = setting.built(kind, inputs, len(federation.classes), {"hidden": hidden} if hidden else {})
     party, server = with_plain_layers(setting.net(width)), with_plain_layers(head)
     return split_classifier(party, server, setting.settings.activation), federation
-
-
-PROBLEMS.add(
-    "vertical",
-    ProblemType(
-        "vertical",
-        "vertical",
-        5,
-        "classification, parties hold columns of the same people",
-        Settings,
-        _build,
-        data="vertical",
-    ),
-)

@@ -120,7 +120,7 @@ class Execution:
             torch.device(self.device).type == "cuda" and loops_of(problem.module) in (None, "faster")
         )
         mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
-        make = _new_rows if problem.constants is None else _rows
+        make = new_rows if problem.constants is None else _rows
         return make(problem, mode, self.threads)
 
 
@@ -403,11 +403,12 @@ def _bands(spec: RunSpec, privacy: CentralPrivacy, total: int) -> int:
     return bands
 
 
-def _new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> ClientExecutor:
+def new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int = 1) -> ClientExecutor:
+    """Return an executor of one-client functions of a problem, sample by sample where its model needs that."""
     return ClientExecutor(mode, threads, singly=loops_of(problem.module) == "samples")
 
 
-_rows = lru_cache(maxsize=CACHED_PROBLEMS)(_new_rows)
+_rows = lru_cache(maxsize=CACHED_PROBLEMS)(new_rows)
 
 
 def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:

@@ -101,7 +101,8 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
             # Of the last block: what a round charges a client that takes part.
             new_draws = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
             run.ledger.counts = counts
-            took = run.participation(first, length).numpy()
+            times = run.cohorts.charged(first, length)
+            took = (times if run.stacked else times[0]).numpy()
             for draw, each in new_draws.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
@@ -119,10 +120,9 @@ def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
         return None
     dry = of_cohorts(setup)
 
-    def after(number: int, round: int) -> dict[str, int]:
-        return {name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()}
-
-    return after
+    return lambda number, round: {
+        name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()
+    }
 
 
 def of_cohorts(setup: Setup) -> DryRun:

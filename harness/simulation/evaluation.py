@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, BatchPlan
@@ -19,13 +20,10 @@ from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
-from harness.simulation.class_scores import cross_entropies, decisions, in_double, probabilities
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
-KEPT_BYTES = 2**26  # of test samples; every seed of a stack has its own
 Unprotected = Literal["all", "needed", "none"]
-MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 
 def measure(
@@ -38,7 +36,6 @@ def measure(
     gossip: bool = False,
     final: bool = False,
     unprotected: Unprotected = "all",
-    together: Callable[[str], Applied] | None = None,
 ) -> tuple[dict[str, float | None], Predictions | None]:
     """Evaluate the state of a single run.
 
@@ -57,8 +54,6 @@ def measure(
     unprotected : {"all", "needed", "none"}
         Which figures of other samples than test samples, which no noise protects: all; those on samples that are
         held out to choose settings, and of problems without predictions; or none.
-    together : Callable, optional
-        Returns the model's outputs on the samples of a split, if they were computed along with those of other runs.
 
     Returns
     -------
@@ -79,14 +74,16 @@ def measure(
         figures["outer_loss"] = outer_loss(problem, federation, rows, state)
     if problem.kind == "vertical" and everything:
         figures["stationarity"] = joint_gradient_norm(problem, federation, model)
-    apply = together or partial(applied, problem, federation, rows, model)
-    predictions = predicted(federation, apply("test"))
+    predictions = predict(problem, federation, rows, model)
     if gossip and final and predictions.y_pred is not None:
         figures |= _of_nodes(problem, federation, rows, state.x)
     for split in ELSEWHERE:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
-            figures |= _elsewhere(federation, split, apply(split))
+            values = evaluate(
+                predict(problem, federation, rows, model, split), federation.clients, ELSEWHERE[split]
+            )
+            figures |= {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 
 
@@ -96,12 +93,6 @@ def _measured(
     """Return the problem's own figures of the mean variables, on all training data."""
     values = function(average(state), federation.pool.at(federation.splits["train"]))
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _elsewhere(federation: Federation, split: str, outputs: Applied) -> dict[str, float | None]:
-    """Return the figures of a model on another split than the test samples."""
-    values = evaluate(predicted(federation, outputs), federation.clients, ELSEWHERE[split])
-    return {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
 
 
 def _of_nodes(
@@ -218,60 +209,32 @@ def applied(
     return Applied(logits, owner, batch)
 
 
-@torch.no_grad()
-def applied_together(
-    problem: Problem, federation: Federation, rows: ClientExecutor, models: Tensor, split: str
-) -> list[Applied] | None:
-    """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
-
-    The models must be of layers with exact products (`harness.core.execution.exact`). None if the outputs take too
-    much memory, or models change the samples.
-    """
-    owner, _, batch = (test_samples if split == "test" else _samples)(
-        federation.pool, federation.splits[split]
-    )
-    assert problem.predict is not None
-    if len(models) * len(batch.x) * max(1, len(federation.classes)) > MOST_OUTPUTS:
-        return None
-    version = batch.x._version
-    outputs = torch.cat([rows.by_models(problem.predict, models, x) for x in batch.x.split(CHUNK)], 1)
-    if batch.x._version != version:  # a network changed its input in place: each needs fresh samples
-        test_samples.cache_clear()
-        return None
-    return [Applied(logits, owner, batch) for logits in outputs]
-
-
 def predicted(federation: Federation, result: Applied) -> Predictions:
-    """Return the predictions of a model with these outputs."""
-    logits, owner, batch = in_double(result.outputs), result.owner, result.batch
+    """Return the predictions of a model with these outputs.
+
+    Predicted numbers are in the unit of the label; their losses are of standardized numbers.
+    """
+    outputs, batch = result.outputs.double(), result.batch
+    loss, decisions = None, None
     if not federation.classes:
-        return _of_numbers(federation, logits.squeeze(-1), owner, batch)
-    ranks = logits.ndim == 1
-    score = logits if ranks else probabilities(logits)
+        outputs, label = outputs.squeeze(-1), batch.y.double()
+        score, truth = outputs * federation.std + federation.mean, label * federation.std + federation.mean
+        loss = _array((outputs - label).square() / 2)
+    elif outputs.ndim == 1:  # they only rank
+        score, truth = outputs, batch.y
+    else:
+        score, truth = outputs.softmax(-1), batch.y
+        decisions = score.cpu().numpy().argmax(-1)
+        loss = _array(functional.cross_entropy(outputs, batch.y, reduction="none"))
     return Predictions(
-        client=_array(owner),
-        y_true=_array(batch.y),
+        client=_array(result.owner),
+        y_true=_array(truth),
         score=_array(score),
-        y_pred=None if ranks else _array(decisions(score)),
+        y_pred=decisions,
         classes=federation.classes,
         groups=federation.groups,
         group=_array(batch.group) if federation.groups else None,
-        loss=None if ranks else _array(cross_entropies(logits, batch.y)),
-    )
-
-
-def _of_numbers(federation: Federation, outputs: Tensor, owner: Tensor, batch: Batch) -> Predictions:
-    """Return predicted numbers in the unit of the label; losses are of standardized numbers."""
-    label = batch.y.double()
-    return Predictions(
-        client=_array(owner),
-        y_true=_array(label * federation.std + federation.mean),
-        score=_array(outputs * federation.std + federation.mean),
-        y_pred=None,
-        classes=(),
-        groups=federation.groups,
-        group=_array(batch.group) if federation.groups else None,
-        loss=_array((outputs - label).square() / 2),
+        loss=loss,
     )
 
 
@@ -281,33 +244,8 @@ def _samples(pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
     return owner, place, pool.at(index[owner, place])
 
 
-class _Kept:
-    """The samples that were asked for last, up to `KEPT_BYTES`, and at least those of the last split.
-
-    Shared by all evaluations of a run, and by runs of one seed; the executor clears it at the end.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], tuple[object, tuple[Tensor, Tensor, Batch]]] = {}
-
-    def __call__(self, pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
-        """Return what `_samples` does."""
-        key = (*map(id, pool), id(index))
-        if key in self._found:
-            return self._found[key][1]
-        samples = _samples(pool, index)
-        size = samples[2].x.nbytes
-        while self._found and size + sum(one[2].x.nbytes for _, one in self._found.values()) > KEPT_BYTES:
-            del self._found[next(iter(self._found))]
-        self._found[key] = (pool, index), samples  # what has an id must live on
-        return samples
-
-    def cache_clear(self) -> None:
-        """Forget all samples."""
-        self._found.clear()
-
-
-test_samples = _Kept()
+#: Those of the last split; evaluations of a run share them, and so do runs of one seed. The executor clears them.
+test_samples = lru_cache(maxsize=1)(_samples)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

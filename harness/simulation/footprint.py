@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -130,12 +130,12 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         steps=max(0, in_rounds - kept.state - kept.client_rows - kept.messages - batches - brief),
         evaluation=max(0, mode.peak + kept.growth - in_rounds - freed),  # kept blocks are taken first
         freed=freed,
-        baseline=BASELINE + (COMPILER if by_sample or any(map(_is_hollow, setup.start.values())) else 0),
+        baseline=BASELINE + (COMPILER if by_sample or _hollow(setup.start) else 0),
     )
 
 
-def _is_hollow(value: Tensor) -> bool:
-    return value.is_meta
+def _hollow(start: Mapping[str, Tensor]) -> bool:
+    return any(value.is_meta for value in start.values())
 
 
 class Kept(NamedTuple):
@@ -173,7 +173,7 @@ def _evaluate(run: Simulation, mode: Hollow) -> None:
     """Go through the parts of an evaluation; each up to where it looks at values, when most of it is done."""
     problem, federation, rows = run.problem, run.federations[0], run.rows
     state, model = run._state_of(0), run.personal()
-    if any(map(_is_hollow, run.start.values())):
+    if _hollow(run.start):
         federation = replace(federation, pool=federation.pool._replace(x=as_hollow(federation.pool.x)))
         state, model = type(run.state)(*map(as_hollow, state)), tree_map(as_hollow, model)
     if run.algorithm.meta.gossip:

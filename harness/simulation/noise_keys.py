@@ -8,59 +8,67 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from compression.codec import find_codec
 from datasets.federation import Federation
 from harness.config.code import code_of_class, is_known, paired_name
+from harness.core.algorithm import Algorithm
 from harness.core.problem import Problem
+from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 
 
 def default_noise_keys(
-    settings: Sequence[Sequence[object]],
+    problem: Problem,
+    settings: tuple[Sequence[Algorithm], Sequence[Compression]],
+    draws: tuple[object, ...],
     privacies: Sequence[Privacy],
     seeds: Sequence[int],
     federations: Sequence[Federation],
     values: Sequence[Tensor],
 ) -> list[str]:
-    """Return a digest of each run's settings, seed, data, code and further ``values``.
+    """Return a digest of each run's problem, settings, cohorts, seed, data, code and further ``values``.
 
-    A secret under secure_rng, and for algorithms and mechanisms whose code is not known; of paired runs their seed.
+    A secret under secure_rng, and for problems, algorithms, codecs and mechanisms whose code is not known; of paired
+    runs their seed.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
-    ``settings`` are lists with one object for all runs, or one for each; the first are the algorithms. Values of
-    several stacked runs have a leading axis of runs.
+    ``settings`` and ``privacies`` have an object for each run. Values of several stacked runs have a leading axis.
     """
     if not privacies:
         return list(map(str, seeds))  # nothing is noised
-    if privacies[0].spec.secure_rng:
-        return [secrets.token_hex(32) for _ in seeds]
     if privacies[0].spec.draws == "paired":
         return list(map(paired_name, seeds))
+    codecs = [find_codec(each.codec) for each in settings[1]]
+    coded = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
+    if privacies[0].spec.secure_rng or not (coded and _identified(problem)):
+        return [secrets.token_hex(32) for _ in seeds]
+    model = problem.kind, repr(problem.module), problem.constants, problem.settings
     keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
-        own_settings = tuple(each[number % len(each)] for each in settings)
-        privacy = privacies[number % len(privacies)]
-        classes = [type(own_settings[0]), *([] if privacy.own is None else [privacy.own.defined])]
-        codes = [code_of_class(one) for one in classes]
+        algorithm, privacy = settings[0][number], privacies[number]
+        classes = [type(algorithm), *([] if privacy.own is None else [privacy.own.defined])]
+        codes = [code_of_class(each) for each in classes]
         if None in codes:
             keys.append(secrets.token_hex(32))
             continue
+        own_settings = algorithm, settings[1][number], *draws, problem.name, *model
         text = repr((own_settings, privacy, seed, codes))
-        found = hashlib.blake2b(text.encode(), digest_size=16)
+        digest = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
         for part in (*own, *_content(federation)):
-            found.update(part.detach().cpu().contiguous().numpy().tobytes())
-        keys.append(found.hexdigest())
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        keys.append(digest.hexdigest())
     return keys
 
 
-def is_identified(problem: Problem) -> bool:
+def _identified(problem: Problem) -> bool:
     """Whether nothing but its constants, its settings and the text of its module tells a problem from others.
 
     Functions and modules of users may be others of the same text.
     """
     stated = (problem.loss, problem.inner, problem.embed, problem.project, problem.project_x)
     layers = [] if problem.module is None else map(type, problem.module.modules())
-    known = all(is_known(one) for one in (*filter(None, stated), *layers))
+    known = all(is_known(each) for each in (*filter(None, stated), *layers))
     return problem.constants is not None and known
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -145,23 +144,6 @@ def _refused_alike(spec: RunSpec) -> Hashable:
     return key, privacy.budget, spec.seed if privacy.noise_multiplier is None else None
 
 
-@dataclass
-class _Estimate:
-    """The time that combinations take: none for runs that have ended, and one trial for those of all seeds."""
-
-    ended: Collection[str]
-    execution: Execution | None
-    measured: dict[str, float] = field(default_factory=dict)
-
-    def hours(self, cell: Combination) -> float:
-        if cell.spec is None or identify(cell.spec) in self.ended:
-            return 0.0
-        kind = without_seed(cell.spec)
-        if kind not in self.measured:
-            self.measured[kind] = _seconds(cell.spec, self.execution)
-        return self.measured[kind] / 3600
-
-
 def affordable(
     cells: Sequence[Combination],
     hours: float,
@@ -195,14 +177,14 @@ def affordable(
     UserError
         If they do not fit; with `trim`, if not even one seed fits.
     """
-    estimate = _Estimate(ended, execution)
-    first = [estimate.hours(cell) for cell in before]
+    measured: dict[str, float] = {}
+    first = [_hours(cell, ended, execution, measured) for cell in before]
 
     def total(costs: Iterable[float]) -> float:
         each = [*first, *costs]
         return max(sum(each) / jobs, max(each, default=0.0))  # workers do not share a run
 
-    costs = [(cell, estimate.hours(cell)) for cell in cells]
+    costs = [(cell, _hours(cell, ended, execution, measured)) for cell in cells]
     needed = total(each for _, each in costs)
     if needed <= hours:
         return list(cells)
@@ -216,10 +198,24 @@ def affordable(
         if total(each for cell, each in costs if cell.spec and cell.spec.seed <= last) <= hours:
             reason = f"left out by --limit-hours {hours:g}: all seeds would take {about}"
             return [
-                _left_out(cell, reason) if cell.spec and each and cell.spec.seed > last else cell
+                Combination(cell.spec.model_dump(mode="json"), None, reason)
+                if cell.spec and each and cell.spec.seed > last
+                else cell
                 for cell, each in costs
             ]
     raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
+
+
+def _hours(
+    cell: Combination, ended: Collection[str], execution: Execution | None, measured: dict[str, float]
+) -> float:
+    """Return the time of a run, by one trial for those of all seeds; none if it has ended."""
+    if cell.spec is None or identify(cell.spec) in ended:
+        return 0.0
+    kind = without_seed(cell.spec)
+    if kind not in measured:
+        measured[kind] = _seconds(cell.spec, execution)
+    return measured[kind] / 3600
 
 
 def _seconds(spec: RunSpec, execution: Execution | None) -> float:
@@ -232,11 +228,6 @@ def _seconds(spec: RunSpec, execution: Execution | None) -> float:
             "too much for a trial that estimates its time"
         )
     return tried.seconds
-
-
-def _left_out(cell: Combination, reason: str) -> Combination:
-    assert cell.spec is not None
-    return replace(cell, given=cell.spec.model_dump(mode="json"), spec=None, reason=reason)
 
 
 class Trial(NamedTuple):

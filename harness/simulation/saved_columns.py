@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -94,8 +95,7 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
         else:
             lacking.append(origin)
     if wanted := [*lacking, *(name for name in keep if name not in content.columns)]:
-        some = ", ".join(map(repr, wanted[:SHOWN])) + (" and others" if len(wanted) > SHOWN else "")
-        what = f"the column{'s' if len(wanted) > 1 else ''} {some}"
+        what = f"the column{'s' if len(wanted) > 1 else ''} {_listed(wanted)}"
         needed = "that the model needs" if lacking else "(--keep)"
         has = ", ".join(map(repr, list(content.columns)[:20])) or "no column"
         more = f" and {len(content.columns) - 20} more" if len(content.columns) > 20 else ""
@@ -176,31 +176,24 @@ def _numbers(name: str, cells: Cells, mean: float | None, *, fill: bool) -> Colu
 
 def _places(name: str, cells: Cells, categories: Mapping[str, int]) -> Column:
     """Return the place of the feature for each cell, -1 for a value that training had not."""
-    alike = _numerals(categories)
-    seen: dict[tuple[str, bool], int] = {}
-    unseen: Counter[str] = Counter()
-    column = np.empty(len(cells.values), dtype=np.int64)
-    for row, (text, gone) in enumerate(zip(cells.values.tolist(), cells.missing.tolist(), strict=True)):
-        if (place := seen.get((text, gone))) is None:
-            place = categories.get(text, -1) if text else -1  # a mark of a missing cell may have been a value
-            if place < 0 and (gone or text in MISSING_MARKS):
-                if (place := categories.get(MISSING_CATEGORY, -1)) < 0:
-                    raise UserError(
-                        f"column {name!r} has no value in row {row + 1} below the header, and none was missing in "
-                        f"training; fill it, with one of {_listed(categories)}, or leave the row out"
-                    )
-            elif place < 0 and (place := alike.get(_numeral(text), -1)) < 0:
-                unseen[text] += 1
-                column[row] = categories.get(OTHER, -1)
-                continue
-            seen[text, gone] = place
-        column[row] = place
-    if unseen:
+    texts = pd.Series(cells.values, dtype=object)
+    places = texts.where(texts != "").map(categories)  # a mark of a missing cell may have been a value
+    missing = places.isna() & (cells.missing | texts.isin(MISSING_MARKS))
+    if missing.any() and MISSING_CATEGORY not in categories:
+        raise UserError(
+            f"column {name!r} has no value in row {missing.argmax() + 1} below the header, and none was missing in "
+            f"training; fill it, with one of {_listed(categories)}, or leave the row out"
+        )
+    places = places.mask(missing, categories.get(MISSING_CATEGORY))
+    places = places.fillna(texts.map(_numeral, na_action="ignore").map(_numerals(categories)))
+    unseen = texts[places.isna()]
+    if len(unseen):
         taken = f"as {OTHER!r}" if OTHER in categories else "as none of them"
         log.warning(
             "column %r: %d of %d rows have values that training had not, %s; they are taken %s (known: %s)",
-            *(name, unseen.total(), len(column), _listed(unseen), taken, _listed(categories)),
+            *(name, len(unseen), len(texts), _listed(unseen.unique()), taken, _listed(categories)),
         )
+    column: Column = places.fillna(categories.get(OTHER, -1)).to_numpy(np.int64)
     return column
 
 
@@ -215,6 +208,7 @@ def _numerals(categories: Mapping[str, int]) -> dict[str, int]:
     return {_numeral(text): place for text, place in categories.items() if counts[_numeral(text)] == 1}
 
 
-def _listed(values: Mapping[str, int]) -> str:
+def _listed(values: Iterable[str]) -> str:
     """Return the first of some values, in quotes."""
-    return ", ".join(map(repr, list(values)[:SHOWN])) + (" and others" if len(values) > SHOWN else "")
+    values = list(values)
+    return ", ".join(map(repr, values[:SHOWN])) + (" and others" if len(values) > SHOWN else "")

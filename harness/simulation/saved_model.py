@@ -250,25 +250,18 @@ class SavedModel:
         if "latent" in spec.algorithm and isinstance(net, models.Net):
             net = models.encoder(net, spec.algorithm["latent"])
         ravel = Ravel(net)
-        shapes = dict(zip(ravel.names, ravel.shapes, strict=True))
         # Every parameter may have an axis of clients in front, of the same length.
-        fronts = {name: tuple(self.tensors[name].shape) for name in self.tensors.keys() & shapes.keys()}
-        leading = {shape[: len(shape) - len(shapes[name])] for name, shape in fronts.items()}
-        ends = all(
-            shape[len(shape) - len(shapes[name]) :] == tuple(shapes[name]) for name, shape in fronts.items()
-        )
-        if (
-            self.tensors.keys() != shapes.keys()
-            or len(leading) != 1
-            or not ends
-            or len(front := leading.pop()) > 1
-        ):
+        first = self.tensors.get(ravel.names[0])
+        front = () if first is None else tuple(first.shape[: first.ndim - len(ravel.shapes[0])])
+        expected = {name: (*front, *shape) for name, shape in zip(ravel.names, ravel.shapes, strict=True)}
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        if len(front) > 1 or shapes != expected:
             raise UserError("the file's parameters are not those of the model that its spec names")
         if not front:
             if client is not None:
                 raise UserError(f"--client {client}: all clients have one model")
             return ravel, torch.cat([self.tensors[name].flatten() for name in ravel.names])
-        count = len(self.tensors[ravel.names[0]])
+        (count,) = front
         names = list(self.about.clients) or [str(number) for number in range(count)]
         if len(names) != count or not count:
             raise UserError(f"the file names {len(names)} clients and holds models of {count}")

@@ -6,7 +6,6 @@ This is the only round loop, and the only place that assembles clients and chann
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -14,10 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from compression.codec import find_codec
 from compression.select import ratio_at
 from datasets.federation import Federation, stack
-from harness.config.code import is_known
 from harness.core import rng
 from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
@@ -25,7 +22,6 @@ from harness.core.clients.pruning import PrunedModels, masked_state, prune_model
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -34,12 +30,11 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
-from harness.simulation.build import Setup
+from harness.simulation.build import Setup, new_rows
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
-from harness.simulation.noise_keys import default_noise_keys, is_identified
-from harness.simulation.outputs import Outputs
+from harness.simulation.noise_keys import default_noise_keys
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -95,8 +90,8 @@ class Simulation:
 
     Attributes
     ----------
-    num_runs, round : int
-        Number of stacked runs, and rounds done.
+    num_runs, total, round : int
+        Number of stacked runs, number of clients, and rounds done.
     cohorts : Cohorts
         Who takes part in which round.
     state : NamedTuple of tensors
@@ -152,37 +147,35 @@ class Simulation:
         self.compression = side_by_side(compressions)
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
-        singly = loops_of(problem.module) == "samples"
-        self.rows = rows or ClientExecutor("vmap" if problem.dense else "loop", singly=singly)
+        self.rows = rows or new_rows(problem, "vmap" if problem.dense else "loop")
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
+        self._runs = (self.num_runs,) if self.stacked else ()  # leading axes of tensors
+        self._vertical = problem.kind == "vertical"  # clients are parties, whose models a round prunes
         self.cost = Cost(self._runs)
         self.channel_state: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
-        self.round = 0
-        self._pruned_ratio = 0.0
-        self._evaluated: tuple[Any, Any] = (None, None)  # what was evaluated last, and the result
+        self.round, self._pruned_ratio = 0, 0.0
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
         self.federations = list(federations) or slices(federation, self.num_runs)
-        self._outputs = Outputs(problem, self.rows, self.federations)
-        self._each_training = _merged(self.federations) if algorithm.meta.pooled else self.federations
-        whole = self.stacked and not algorithm.meta.pooled
-        self._training = federation if whole else _stacked(self._each_training)
-        like = self._training.pool.x
+        pooled = algorithm.meta.pooled
+        self._each_training = [each.merged() for each in self.federations] if pooled else self.federations
+        self._training = federation if self.stacked and not pooled else _stacked(self._each_training)
+        self.total, like = self._training.clients, self._training.pool.x
         self.start = _drawn_start(problem, self.seeds, like) if start is None else dict(start)
-        noise_keys = noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
-        self.noise_keys = tuple(noise_keys)
+        draws = cohort if rate is None else (cohort, rate), balanced
+        self.noise_keys = tuple(noise_keys or _default_noise_keys(self, compressions, draws))
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        self.ledger = Ledger(self._units, self._runs)
+        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient  # else clients
+        self.ledger = Ledger(int(self._training.counts().max()) if persons else self.total, self._runs)
         self.state = self._initialized()
-        if self.privacy is not None and self.privacy.spec.strict and problem.predict is not None:
-            _refuse_kept_models(self)
+        _refuse_kept_models(self)
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -217,12 +210,6 @@ class Simulation:
         }
         return cls(**{**arguments, **options})
 
-    @property
-    def _units(self) -> int:
-        """Number of units that are charged: clients, or persons of whom parties hold columns."""
-        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
-        return int(self._training.counts().max()) if persons else self.total
-
     def _initialized(self) -> Any:
         """Return the state before the first round, to which all clients contribute."""
         self.ledger.begin()
@@ -231,11 +218,6 @@ class Simulation:
         state = self.algorithm.init(self.start, everybody, channel)
         self._finish_round(everybody, channel)
         return keep_finite(None, state, self._runs, everybody) if self.rows_private else state
-
-    @property
-    def total(self) -> int:
-        """Number of clients."""
-        return self._training.clients
 
     def step(
         self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False, ahead: float = 0.0
@@ -265,8 +247,6 @@ class Simulation:
             If the state is no longer finite. Under unit client rows that clients keep do not count; a client keeps
             its old row for one that is not finite.
         """
-        self._evaluated = (None, None)
-        self._outputs.forget()
         self._prune()
         drawn_size = self.cohorts.expected
         clients = self.cohort(ahead) if ids is None else self.clients(ids, self.round, None, drawn_size)
@@ -298,26 +278,16 @@ class Simulation:
 
     def evaluate(self, number: int = 0, *, final: bool = False) -> Evaluation:
         """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
-        state = self._state_of(number)
-        model = self.personal(number) if self.problem.predict is not None else None
-        federation = self.federations[number]
-        what = federation.splits, *map(id, federation.pool), final, state, model
-        if self.round or not _same(self._evaluated[0], what):  # runs of one seed start from one model
-            self._evaluated = (
-                what,
-                measure(
-                    self.problem,
-                    self.federations[number],
-                    self.rows,
-                    state,
-                    model,
-                    gossip=self.algorithm.meta.gossip,
-                    final=final,
-                    unprotected=self.unprotected,
-                    together=lambda split: self._outputs.of(self.state, number, split, model, self.personal),
-                ),
-            )
-        metrics, predictions = dict(self._evaluated[1][0]), self._evaluated[1][1]
+        metrics, predictions = measure(
+            self.problem,
+            self.federations[number],
+            self.rows,
+            self._state_of(number),
+            self.personal(number) if self.problem.predict is not None else None,
+            gossip=self.algorithm.meta.gossip,
+            final=final,
+            unprotected=self.unprotected,
+        )
         means = {name: float(each.mean()) for name, each in sorted(self._errors_of(number).items())}
         metrics |= {name: value if math.isfinite(value) else None for name, value in means.items()}
         return Evaluation(metrics, predictions)
@@ -377,12 +347,13 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
-        pruned = self.pruned
+        pruned, (draws, participation) = self.pruned, self.ledger.state()
         return {
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.channel_state),
-            **_ledger_state(self.ledger),
+            "draws": draws,
+            "participation": {name: torch.from_numpy(values) for name, values in participation.items()},
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
@@ -451,31 +422,6 @@ class Simulation:
             ids, mask = ids[0], None if mask is None else mask[0]
         return self.clients(ids, self.round, mask, self.cohorts.expected, ahead)
 
-    def participation(self, first: int, rounds: int) -> Tensor:
-        """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
-        times = self.cohorts.charged(first, rounds)
-        return times if self.stacked else times[0]
-
-    def _default_noise_keys(
-        self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
-    ) -> list[str]:
-        """Return a noise key for each run that no other run has."""
-        problem = self.problem
-        codecs = {find_codec(one.codec) for one in compressions}
-        ours = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
-        if self.privacies and not (is_identified(problem) and ours):  # from what only looks alike
-            return [secrets.token_hex(32) for _ in self.seeds]
-        model = problem.kind, repr(problem.module), problem.constants, problem.settings
-        fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
-        settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
-        shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
-        return default_noise_keys(settings, self.privacies, self.seeds, self.federations, shared)
-
-    @property
-    def _runs(self) -> tuple[int, ...]:
-        """Leading axes of tensors."""
-        return (self.num_runs,) if self.stacked else ()
-
     def _deciding(self, before: Any, clients: Clients) -> list[Tensor]:
         """Return what decides after a round whether a run has diverged."""
         if not self.rows_private:
@@ -493,11 +439,6 @@ class Simulation:
             self.ledger.begin()
         else:
             self.ledger.begin(clients.ids.numpy(), clients.participation_mask.numpy())
-
-    @property
-    def _vertical(self) -> bool:
-        """Whether clients are parties, whose own models the algorithm prunes within a round."""
-        return self.problem.kind == "vertical"
 
     @property
     def _chunked(self) -> bool:
@@ -559,6 +500,21 @@ def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[s
     return {name: (x if len(seeds) > 1 else x[0]).to(like) for name, x in start.items()}
 
 
+def _default_noise_keys(
+    run: Simulation, compressions: Sequence[Compression], draws: tuple[object, ...]
+) -> list[str]:
+    mixing = [] if run._mixing is None else [run._mixing]
+    return default_noise_keys(
+        run.problem,
+        (run.algorithms, compressions),
+        draws,
+        run.privacies,
+        run.seeds,
+        run.federations,
+        [*run.start.values(), *mixing],
+    )
+
+
 def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
     """Return which figures of private data evaluations have, which no noise protects."""
     if privacy is not None and privacy.spec.strict:
@@ -566,17 +522,10 @@ def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
     return "all" if diagnostics or privacy is None else "needed"
 
 
-def _ledger_state(ledger: Ledger) -> dict[str, Any]:
-    draws, arrays = ledger.state()
-    return {
-        "draws": draws,
-        "participation": {name: torch.from_numpy(values) for name, values in arrays.items()},
-    }
-
-
 def _refuse_kept_models(run: Simulation) -> None:
-    """Raise Incompatible if predictions are made by models that clients keep, which nothing protects."""
-    if run.keeps_models():
+    """Raise Incompatible if strict predictions are made by models that clients keep, which nothing protects."""
+    strict = run.privacy is not None and run.privacy.spec.strict
+    if strict and run.problem.predict is not None and run.keeps_models():
         raise Incompatible(
             f"privacy.strict: algorithm {run.algorithm.meta.name} is evaluated by models that clients keep to "
             "themselves; their predictions tell about training data and cohorts, and no noise protects them"
@@ -597,24 +546,6 @@ def _banded(privacy: PrivacyTerms | None) -> bool:
     return privacy is not None and privacy.spec.mechanism == "banded"
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two nested tuples hold equal tensors and the same other objects."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return one is other or (isinstance(one, int) and one == other)
-
-
 def _stacked(federations: Sequence[Federation]) -> Federation:
     """Return the stack of the runs' federations, or that of a single run."""
     return stack(federations) if len(federations) > 1 else federations[0]
-
-
-def _merged(federations: Sequence[Federation]) -> list[Federation]:
-    """Return the federations of one client with all data; runs of one seed share theirs."""
-    merged: dict[tuple[int, int], Federation] = {}
-    for federation in federations:
-        if (id(federation.splits), id(federation.pool)) not in merged:
-            merged[id(federation.splits), id(federation.pool)] = federation.merged()
-    return [merged[id(federation.splits), id(federation.pool)] for federation in federations]

@@ -39,14 +39,8 @@ EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is dr
 PARTS = frozenset(
     {"round", "state", "channel", "draws", "participation", "cost", "errors", "pruned", "lines", "seconds"}
 )
-PER_RUN = (
-    "state",
-    "channel",
-    "participation",
-    "cost",
-    "errors",
-    "diagnostics",
-)  # checkpoint fields with a leading axis of runs
+# Checkpoint fields with a leading axis of runs.
+PER_RUN = ("state", "channel", "participation", "cost", "errors", "diagnostics")
 
 
 def obstacle(setup: Prepared) -> str | None:
@@ -156,11 +150,11 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
     def largest(entries: int) -> int:
         return min(fitting, most or _most(clients * entries, pools[0]))
 
-    if runs_of_seed == 1 or _own_batches(setup):
+    own_draws = setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
+    if runs_of_seed == 1 or own_draws:  # and so batches of their own
         together = [number for members_of_seed in seeds.values() for number in members_of_seed]
-        return [
-            list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))
-        ]
+        count = -(-len(together) // min(fit, largest(model + batches)))
+        return [list(some) for some in chunks(together, count)]
     size, stacks = largest(model), []
     beside = max(1, min(fit, SHARED_ENTRIES // (clients * batches)))
     for length, alike in groupby(sorted(seeds.values(), key=len), key=len):
@@ -170,11 +164,6 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
             group = [number for members_of_seed in members for number in members_of_seed]
             stacks += [list(piece) for piece in chunks(group, -(-len(group) // size))]
     return stacks
-
-
-def _own_batches(setup: Prepared) -> bool:
-    """Whether runs of one seed draw cohorts of their own, and so have batches of their own."""
-    return setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
 
 
 def largest_stack(setup: Prepared) -> int:
@@ -213,19 +202,15 @@ def stack_setups(setups: Sequence[P]) -> P:
     members = tuple(
         replace(setup, federation=federation) for setup, federation in zip(setups, shared, strict=True)
     )
+    mixings = [setup.mixing for setup in setups if setup.mixing is not None]
     whole = replace(
         first,
         federation=stack(shared),
         start={name: torch.stack([setup.start[name] for setup in setups]) for name in first.start},
-        mixing=None if first.mixing is None else torch.stack([_mixing(setup) for setup in setups]),
+        mixing=torch.stack(mixings) if mixings else None,
         members=members,
     )
     return replace(whole, dry=None) if isinstance(whole, Setup) else whole  # that of the first is no stack's
-
-
-def _mixing(setup: Prepared) -> Tensor:
-    assert setup.mixing is not None
-    return setup.mixing
 
 
 def slices(federation: Federation, count: int) -> list[Federation]:

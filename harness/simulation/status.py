@@ -112,36 +112,29 @@ class Watch:
     def __init__(self, store: Store, rounds: Mapping[str, int]) -> None:
         self._folders = {id: store.folder(id) for id in rounds}
         self._rounds = rounds
-        self._from: dict[str, int] = {}  # running runs -> round at which they were started or resumed
-        self._read: dict[str, RunStatus] = {}  # their statuses when they were last read
+        self._begun = {
+            id: rounds[id] if folder.status == "done" else run_status(folder).round
+            for id, folder in self._folders.items()
+        }  # rounds made before the suite began
+        self._running: dict[str, RunStatus] = {}  # by id, as they were when last read
         self._when = time.monotonic()
-        self._ended: set[str] = set()
-        self._made = 0  # rounds done by ended runs
-        self._done = {
-            id for id, folder in self._folders.items() if folder.status == "done"
-        }  # before the suite began
-        self._missing = sum(count for id, count in rounds.items() if id not in self._done)  # of unended runs
+        self._ended: dict[str, int] = {}  # round at which each run has ended
 
     def begin(self, ids: Iterable[str]) -> None:
         """Record that runs have started."""
-        for id in ids:
-            self._read[id] = run_status(self._folders[id])
-            self._from.setdefault(id, self._read[id].round)
+        self._running |= {id: run_status(self._folders[id]) for id in ids}
 
     def end(self, id: str) -> None:
         """Record that a run has ended."""
-        if id not in self._ended:
-            self._ended.add(id)
-            self._read.pop(id, None)
-            self._made += max(0, run_status(self._folders[id]).round - self._from.pop(id, 0))
-            self._missing -= 0 if id in self._done else self._rounds[id]
+        self._running.pop(id, None)
+        self._ended[id] = run_status(self._folders[id]).round
 
     def under_way(self, age: float = 0.0) -> dict[str, RunStatus]:
         """Return the status of all running runs, as it was at most ``age`` seconds ago."""
         if time.monotonic() - self._when >= age:
-            self._read = {id: run_status(self._folders[id]) for id in self._from}
+            self._running = {id: run_status(self._folders[id]) for id in self._running}
             self._when = time.monotonic()
-        return dict(self._read)
+        return dict(self._running)
 
     def made(self, now: Mapping[str, RunStatus]) -> float:
         """Return the number of runs done, where running ones count by their share of rounds."""
@@ -149,6 +142,7 @@ class Watch:
 
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
-        rounds_made = self._made + sum(max(0, status.round - self._from[id]) for id, status in now.items())
-        missing = self._missing - sum(status.round for id, status in now.items() if id not in self._done)
-        return missing / rounds_made if rounds_made else None
+        made = self._begun | {id: status.round for id, status in now.items()} | self._ended
+        rounds_made = sum(made.values()) - sum(self._begun.values())
+        rounds_left = sum(self._rounds[id] - round for id, round in made.items() if id not in self._ended)
+        return rounds_left / rounds_made if rounds_made > 0 else None

@@ -128,23 +128,19 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
     places = torch.arange(len(pool.y), len(pool.y) + canaries, device=pool.y.device)
     splits = {}
     for name, index in federation.splits.items():
-        if name != "train":
-            places_of_split = (
-                index
-                if unit != "client"
-                else torch.cat([index, index.new_full((canaries, index.shape[1]), -1)])
-            )
-        elif unit == "client":
-            rows = torch.cat([places[:, None], index.new_full((canaries, index.shape[1] - 1), -1)], 1)
-            places_of_split = torch.cat([index, rows])
-        else:  # distribute the canaries over the clients in turn
+        if unit == "client":  # every canary is at a client of its own
+            rows = index.new_full((canaries, index.shape[1]), -1)
+            if name == "train":
+                rows[:, 0] = places
+            splits[name] = torch.cat([index, rows])
+        elif name == "train":  # distribute the canaries over the clients in turn
             each = -(-canaries // len(index))
             dealt = index.new_full((len(index) * each,), -1)
             dealt[:canaries] = places
-            places_of_split = (
-                torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
-            )
-        splits[name] = places_of_split
+            whole = torch.cat([index, dealt.view(each, len(index)).T], 1)
+            splits[name] = whole.sort(-1, descending=True).values
+        else:
+            splits[name] = index
     users = federation.users
     if users is not None:  # each canary is a user of its own
         users = torch.cat([users, users.max() + 1 + torch.arange(canaries)])

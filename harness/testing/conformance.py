@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.losses import cross_entropy
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
@@ -190,23 +188,6 @@ def _modes(cls: type[Algorithm]) -> None:
 
 
 @_check
-def _stacked(cls: type[Algorithm]) -> None:
-    """Give in runs stacked in front of the client axis what runs apart give."""
-    if not cls.meta.stackable:
-        return
-    algorithm, seeds = small(cls), (0, 1, 2)
-    problem = task_of(cls)[0]
-    apart = [run(algorithm, (problem, task_of(cls, seed)[1]), seeds=(seed,)) for seed in seeds]
-    together = run(algorithm, (problem, stack([task_of(cls, seed)[1] for seed in seeds])), seeds=seeds)
-    for number, seed in enumerate(seeds):
-        same_state(
-            f"the stacked state of seed {seed}",
-            type(together)(*(part[number] for part in together)),
-            apart[number],
-        )
-
-
-@_check
 def _resumed(cls: type[Algorithm]) -> None:
     """Stop between rounds and go on without a changed bit."""
     algorithm, task = small(cls), task_of(cls)
@@ -227,7 +208,8 @@ def _silent(cls: type[Algorithm]) -> None:
     everybody = tuple(range(task_of(cls)[1].clients))
     tasks = {who: task_of(cls, changed=who) for who in (None, *everybody)}
     apart = cls.meta.gossip or cls.meta.solves[0] == "vertical"  # there everybody takes part
-    for algorithm, ids in product(_both(cls), [None] if apart else [None, (1, 3)]):
+    both = (small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (small(cls),)
+    for algorithm, ids in product(both, [None] if apart else [None, (1, 3)]):
         plain, seen = _silenced(algorithm, tasks[None], ids)
         for secret in ids or everybody:
             state, seen_now = _silenced(algorithm, tasks[secret], ids)
@@ -335,8 +317,8 @@ def _optimizers(cls: type[Algorithm]) -> None:
         return
     defaults = [(name, Any, field(default=value)) for name, value in on.items()]
     changed: Any = make_dataclass(cls.__name__, defaults, bases=(cls,), frozen=True, kw_only=True)
-    for one in (_stacked, _resumed, _partial, _idle):
-        one(changed)
+    for passed in (settings_side_by_side, _resumed, _partial, _idle):
+        passed(changed)
     if all(
         torch.equal(one, other)
         for one, other in zip(
@@ -360,23 +342,7 @@ def _silenced(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tu
     return run(algorithm, task, channel=Silent, ids=ids), list(Silent.seen)
 
 
-def _both(cls: type[Algorithm]) -> tuple[Algorithm, ...]:
-    return (small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (small(cls),)
-
-
 def _objective(run: Simulation) -> float:
-    problem, state, (federation,) = run.problem, run.state, run.federations
-    data = federation.pool.at(federation.splits["train"])
-    if problem.measure is not None:
-        point = {name: getattr(state, name) for name in ("x", "y")}
-        mean = {name: value if value.ndim == 1 else value.mean(0) for name, value in point.items()}
-        return float(problem.measure(mean, data)["stationarity"])
-    if problem.kind == "vertical":
-        assert problem.embed is not None
-        h = ClientExecutor("loop").map(problem.embed, 1, state.y, data)
-        return float(problem.loss(state.x, h, Batch(*(part[0] for part in data))))
-    assert run.problem.predict is not None
-    model = run.personal()
-    model = model if model.ndim > 1 else model.expand(federation.clients, -1)
-    scores = ClientExecutor("loop").map(run.problem.predict, 1, model, data.x)
-    return float((cross_entropy(scores, data.y) * data.weight).sum() / data.weight.sum())
+    """Return how far from solved the problem is, on training samples, which small problems also test on."""
+    name = "loss" if run.problem.measure is None else "stationarity"
+    return float(run.evaluate().metrics[name] or 0.0)

@@ -98,8 +98,6 @@ def simulate(
     problem, federation = task
     gossip = (algorithm if isinstance(algorithm, Algorithm) else algorithm[0]).meta.gossip
     mixing = mixing_matrix(Complete(), federation.clients) if gossip else None
-    if mixing is not None and len(seeds) > 1:
-        mixing = mixing.expand(len(seeds), -1, -1)
     arguments = {
         "rows": ClientExecutor("vmap"),
         "compression": RAW,

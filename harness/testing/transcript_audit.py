@@ -116,9 +116,12 @@ def of_setup(setup: Setup) -> Make:
 def _recorded(make: Make, privacy: Privacy, rounds: int) -> tuple[Transcript, Simulation]:
     """Return the transcript of a run, up to the round in which it diverged if it did."""
     transcript = Transcript(privacy, max(64, min(4096, TABLE // KINDS // rounds)))
-    sides: Any = {name: partial(kind, transcript=transcript) for name, kind in SIDES.items()}
     run = make(
-        privacy=privacy, compression=PLAIN.model_copy(update={"codec": "float64"}), in_parts=False, **sides
+        privacy=privacy,
+        compression=PLAIN.model_copy(update={"codec": "float64"}),
+        in_parts=False,
+        clients=partial(Witness, transcript=transcript),
+        channel=partial(Wiretap, transcript=transcript),
     )
     try:
         for _ in range(rounds):
@@ -126,9 +129,6 @@ def _recorded(make: Make, privacy: Privacy, rounds: int) -> tuple[Transcript, Si
     except Diverged:
         pass  # what was released until then is audited
     return transcript, run
-
-
-SIDES = {"clients": Witness, "channel": Wiretap}
 
 
 def _encoded(noise: dict[int, Tensor], privacy: Privacy) -> dict[int, Tensor]:

@@ -164,17 +164,22 @@ class Wiretap(Channel):
         assert self._mixing is not None
         whole = partial(gossip.mixed, mixing=self._mixing)
         heard = gossip.spread(sums, self._mixing, options.get("hops", 1), lambda now: whole(now, now))
-        for part, (one, other) in enumerate(zip(exchange.mixed, heard, strict=True)):
+        self._compare(message, exchange.mixed, heard, "neighbors do not mix what was sent")
+        return exchange
+
+    def _compare(
+        self, message: _Message, received: Sequence[Tensor], expected: Sequence[Tensor], difference: str
+    ) -> None:
+        """Note where parts that were received differ from what was sent by more than rounding."""
+        for part, (one, other) in enumerate(zip(received, expected, strict=True)):
             most = float(other.abs().max()) + message.sensitivity
             if math.isfinite(most) and not float((one - other).abs().max()) <= TOLERANCE[one.dtype] * most:
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
-                self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
-        return exchange
+                self._transcript.wrong.append(f"{where}: {difference}")
 
     def _note_each(self, message: _Message, mean: Any, sent: Any, weights: Tensor) -> None:
         """Note the noise of each client, and compare the average with what was sent."""
-        received = [sent] if isinstance(sent, Tensor) else sent
-        pairs = zip(message.rows, received, strict=True)
+        pairs = zip(message.rows, [sent] if isinstance(sent, Tensor) else sent, strict=True)
         rows = _scaled(
             tuple(row - part.of if isinstance(part, Value) else row for part, row in pairs), message.rows
         )
@@ -184,12 +189,10 @@ class Wiretap(Channel):
         self._note(
             message, rows, [torch.where(active, part, torch.nan) for part in clean], message.sensitivity
         )
-        for part, (one, each) in enumerate(zip(_scaled(mean, message.rows), rows, strict=True)):
-            whole = weights.to(each) @ each
-            most = float(whole.abs().max()) + message.sensitivity
-            if message.held is None and not float((one - whole).abs().max()) <= TOLERANCE[each.dtype] * most:
-                where = f"message {message.number}, part {part}, round {self._clients.round}"
-                self._transcript.wrong.append(f"{where}: the server does not average what was sent")
+        if message.held is None:
+            averages = [weights.to(each) @ each for each in rows]
+            received = _scaled(mean, message.rows)
+            self._compare(message, received, averages, "the server does not average what was sent")
 
     def _opened(
         self, parts: Sequence[Part], known: Known | None, batch: LocalBatch | None = None

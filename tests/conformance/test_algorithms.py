@@ -20,8 +20,7 @@ from harness.testing.conformance_privacy import audits
 algorithms.load()
 
 
-# `settings_side_by_side` stacks the same runs and demands every bit, where `_stacked` allows rounding.
-EVERY = [one for one in (*CHECKS, *PRINTED_CHECKS) if one.__name__ != "_stacked"]
+EVERY = [*CHECKS, *PRINTED_CHECKS]
 
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda check: check.__name__.strip("_"))
@@ -194,7 +193,10 @@ class HasMoreThanParts(Ditto):
             "Send nothing that depends on client data through a silenced channel",
         ),
         (ChangesItsArgument, "Change nothing that a round is given, and give the same state twice"),
-        (CountsClientsInFront, "Give in runs stacked in front of the client axis what runs apart give"),
+        (
+            CountsClientsInFront,
+            "Get in a stack of runs that differ in numbers and seed the bits of the runs alone",
+        ),
         (DrawsFromAGlobalGenerator, "Change nothing that a round is given, and give the same state twice"),
         (MovesWhileIdle, "Stand still at a client that has no batches left"),
         (IgnoresTheData, "Send what depends on client data through an open channel"),

@@ -207,7 +207,10 @@ def test_where_seeds_do_not_fit_together_runs_of_each_do(what, tmp_path, caplog)
         run_all(specs, tmp_path / name, execution=execution)
     ends = [json.loads(path.read_text()) for path in (tmp_path / "stacked").glob("runs/*/done.json")]
     assert [end["timing"]["stacked"] for end in ends] == [3] * 6
-    assert "6 runs continue seed by seed from their checkpoints: stacked runs have batches of" in caplog.text
+    assert (
+        "6 runs continue in smaller stacks from their checkpoints: stacked runs have batches of"
+        in caplog.text
+    )
     assert written(tmp_path / "stacked") == written(tmp_path / "apart")
 
 

@@ -181,7 +181,7 @@ def test_runs_with_batches_of_other_widths_separate_and_say_so(what, tmp_path, c
     assert stacked(tmp_path / "stacked") == [1, 1, 1]
     assert written(tmp_path / "stacked") == written(tmp_path / "apart")
     assert (
-        "3 runs continue unstacked from their checkpoints: stacked runs have batches of different"
+        "3 runs continue in smaller stacks from their checkpoints: stacked runs have batches of different"
         in caplog.text
     )
 

@@ -141,17 +141,6 @@ class ClientExecutor:
         recorded, shape = _kept(self._recorded, (fn, structure, rows.shared), make)
         return tree_unflatten(recorded(*rows.leaves, ahead=self._ahead), shape[0])
 
-    def by_models(self, fn: Callable[..., Tensor], models: Tensor, x: Tensor) -> Tensor:
-        """Apply ``fn`` to each of the models ``(R, P)`` and the same samples, ``(R, n, ...)``; vectorized."""
-
-        def one(model: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-            return (fn(model, x),)
-
-        key, each = (fn, "models"), torch.func.vmap(one, in_dims=(0, None))
-        recorded: Recorded = _kept(self._recorded, key, lambda: Recorded(each))
-        (outputs,) = recorded(models, x, ahead=self._ahead)
-        return outputs
-
     def gradient(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, by: Points = ()
     ) -> list[Tensor]:

@@ -19,6 +19,7 @@ https://arxiv.org/abs/2105.09369 (labels from the gradient of the last layer).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -197,9 +198,7 @@ def _labels(message: Tensor, classes: int, count: int) -> Tensor:
 
 def _agreement(guessed: Tensor, truth: Tensor) -> int:
     """Return how many guessed labels are in the batch, each counted once."""
-    most = int(torch.maximum(guessed.max(), truth.max())) + 1
-    counts = (torch.bincount(part, minlength=most) for part in (guessed, truth))
-    return int(torch.minimum(*counts).sum())
+    return (Counter(guessed.tolist()) & Counter(truth.tolist())).total()
 
 
 def _errors(samples: Tensor, truth: Tensor, inside: Tensor) -> tuple[float, float]:

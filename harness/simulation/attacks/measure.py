@@ -48,12 +48,13 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
         "labels": partial(labels, setup),
     }
     details = {str(name): _tried(name, attacks[name]) for name in asked.kinds}
-    figures: dict[str, float] = {}
-    for result in details.values():
-        for name, value in (result or {}).items():
-            if name in ATTACKED:
-                figures[name] = value.value if isinstance(value, Estimate) else value
     carried_out = {name: result for name, result in details.items() if result is not None}
+    figures = {
+        name: value.value if isinstance(value, Estimate) else value
+        for result in carried_out.values()
+        for name, value in result.items()
+        if name in ATTACKED
+    }
     return figures, {
         name: {key: _plain(value) for key, value in result.items()} for name, result in carried_out.items()
     }

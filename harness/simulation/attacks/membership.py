@@ -111,10 +111,8 @@ def _trained(
         for _ in range(setup.spec.rounds):
             run.step()
     except Diverged:
-        alone = (_trained(setup, watched, pairs, [number]) for number in numbers)
-        return (
-            {} if len(numbers) == 1 else {key: value for outcome in alone for key, value in outcome.items()}
-        )
+        alone = [[number] for number in numbers] if len(numbers) > 1 else []
+        return {n: outcome for one in alone for n, outcome in _trained(setup, watched, pairs, one).items()}
     flags = (_flags(pairs, setup.federation, coin) for coin in coins)
     return {
         number: (log_odds(setup, watched, run, place), flag)
@@ -324,13 +322,10 @@ def _figures(
         figures |= {f"{name}_tpr_{text}": detection(inside, outside, false) for text, false in FALSE.items()}
     claim = run.statement(number)
     # A shadow run exchanges samples, so users change and their numbers, which no epsilon for a user is about.
-    bounded = claim is not None and claim["epsilon_total"] != "inf" and "noise_cohort" not in claim
-    if (
-        claim is not None
-        and bounded
-        and claim["unit"] != "user"
-        and not (whole and claim["unit"] == "record")
-    ):
+    unbounded = {"user", "record"} if whole else {"user"}
+    if claim is None or claim["unit"] in unbounded:
+        return figures
+    if claim["epsilon_total"] != "inf" and "noise_cohort" not in claim:
         epsilon = float(claim["epsilon_total"])
         delta, others = claim["delta"], figures["others"]
         if claim["adjacency"] != "replace":  # a sample is exchanged for another: two steps, in and out

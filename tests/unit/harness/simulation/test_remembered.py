@@ -15,7 +15,6 @@ from harness.simulation import evaluation
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
-from harness.simulation.stacking import stack_setups
 
 SPEC = {
     "data": "breast-cancer",
@@ -97,7 +96,7 @@ def two_runs():
     return [calibrated(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
 
 
-def test_remembered_samples_are_of_the_run_and_its_split(monkeypatch):
+def test_remembered_samples_are_of_the_run_and_its_split():
     setups = two_runs()
     model = setups[0].start["x"]
     fresh = {}
@@ -105,24 +104,12 @@ def test_remembered_samples_are_of_the_run_and_its_split(monkeypatch):
         for split in ("test", "train"):
             evaluation.test_samples.cache_clear()
             fresh[number, split] = predict(setup, model, split)
-    made, gather = [], evaluation._samples
-    monkeypatch.setattr(evaluation, "_samples", lambda *given: made.append(given) or gather(*given))
     evaluation.test_samples.cache_clear()
     for number, split in [(0, "test"), (0, "test"), (0, "train"), (1, "test"), (1, "train"), (0, "test")]:
         found, expected = predict(setups[number], model, split), fresh[number, split]
         for name in ("client", "y_true", "score", "y_pred", "loss"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
-    assert len(made) == 4, "training samples twice, and the test samples of each run once"
-
-
-def test_samples_are_remembered_as_far_as_they_fit(monkeypatch):
-    (first, second) = two_runs()
-    of = [(one.federation.pool, one.federation.splits["test"]) for one in (first, second)]
-    monkeypatch.setattr(evaluation, "KEPT_BYTES", 1)
-    held = evaluation.test_samples(*of[0])
-    assert evaluation.test_samples(*of[0]) is held, "one split at least"
-    evaluation.test_samples(*of[1])
-    assert evaluation.test_samples(*of[0]) is not held
+    assert evaluation.test_samples.cache_info().misses == 3, "only those of the last run"
 
 
 def test_in_place_networks_do_not_change_later_evaluations():
@@ -150,25 +137,3 @@ def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
     (gradient,) = rows._recorded.values()
     assert sum(gradient._calls.values()) == calls
     assert bool(gradient._recordings) is (rounds == 60)
-
-
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
-def test_runs_of_one_seed_are_evaluated_at_once_as_each_alone(model, monkeypatch):
-    data = {}
-    given = [SPEC | {"model": model, "algorithm": {"name": "fedavg", "lr": lr}} for lr in (0.1, 1.0, 3.0)]
-    setups = [calibrated(prepare(read_spec(one), cache=data)) for one in given]
-    alone = [Simulation.from_setup(setup) for setup in setups]
-    stack = Simulation.from_setup(stack_setups(setups))
-    for run in (*alone, stack):
-        run.step()
-    expected = [run.evaluate(final=True) for run in alone]
-    monkeypatch.setattr("harness.simulation.outputs.applied", None)  # that of a single model
-    for number, single in enumerate(expected):
-        found = stack.evaluate(number, final=True)
-        assert found.metrics == single.metrics
-        assert np.array_equal(found.predictions.score, single.predictions.score)
-    assert len({single.metrics["loss"] for single in expected}) == 3
-    stack.step()
-    monkeypatch.undo()
-    alone[2].step()
-    assert stack.evaluate(2).metrics == alone[2].evaluate().metrics

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -10,12 +9,9 @@ from datasets.federation import Batch
 from harness import models
 from harness.core import cost as wire_cost
 from harness.core.cost import Cost, Samples
-from harness.core.execution import tracing
 from harness.core.execution.exact.row_product import exact_sizes
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.flat_model import Ravel
 from harness.core.methods.derivatives import neumann_hypergradient
-from harness.models.net import Net
 from harness.problems.classify import classifier
 from tests.support.worlds import quadratic_bilevel
 
@@ -97,17 +93,3 @@ def test_work_on_two_batches_is_rounded_once():
     one, two = torch.ones(1, 1), torch.ones(1, 2)
     cost.work(1.5, Samples(one, torch.ones(1, dtype=torch.int64)), two)
     assert cost.flops == 4 and cost.oracle_calls == 0
-
-
-def test_models_on_the_same_samples_round_as_one_alone(monkeypatch):
-    """Vectorized at first and recorded later; a second function has a recording of its own."""
-    monkeypatch.setattr(tracing, "CALLS", 1)
-    ravel = Ravel(Net(nn.Flatten(), 5, 2))
-    draw = torch.Generator().manual_seed(0)
-    models, x = torch.randn(3, ravel.size, generator=draw), torch.randn(40, 5, generator=draw)
-    rows = ClientExecutor("vmap")
-    for _ in range(3):
-        found = rows.by_models(ravel, models, x)
-        assert all(torch.equal(own, ravel(model, x)) for own, model in zip(found, models, strict=True))
-    doubled = rows.by_models(lambda model, x: 2 * ravel(model, x), models, x)
-    assert torch.equal(doubled, 2 * found)
