@@ -28,8 +28,8 @@ def default_noise_keys(
 ) -> list[str]:
     """Return a digest of each run's problem, settings, cohorts, seed, data, code and further ``values``.
 
-    A secret under secure_rng, and for problems, algorithms, codecs and mechanisms whose code is not known; of paired
-    runs their seed.
+    A secret under secure_rng, and for problems, algorithms, codecs and mechanisms whose code is not known; of
+    paired runs their seed.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
     ``settings`` and ``privacies`` have an object for each run. Values of several stacked runs have a leading axis.

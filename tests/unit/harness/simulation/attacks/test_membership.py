@@ -139,7 +139,7 @@ def test_a_mechanism_without_its_noise_breaks_the_ceiling():
     [
         (["membrship"], "'membership', 'inversion' or 'labels'"),
         ([], "at least one is needed"),
-        ({"kinds": ["membership"], "shadows": 7}, "an even number"),
+        ({"kinds": ["membership"], "shadows": 7}, "a multiple of 2"),
         (["labels", "labels"], "each at most once"),
     ],
 )
