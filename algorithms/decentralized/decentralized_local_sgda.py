@@ -72,7 +72,3 @@ class DecentralizedLocalSGDA(Descent):
             onto=state,
         ).mixed
         return self.State(x, clients.project(y))
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

@@ -133,7 +133,3 @@ class KGTMinimax(Descent, Release):
         cx = cx + (dx - wdx) / (length * lr_x)
         cy = cy - (dy - wdy) / (length * lr_y)
         return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

@@ -31,7 +31,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Increment,
+    Meta,
+    Release,
+    at_most_one,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.clients.local_batch import LocalBatch
 
 
@@ -61,8 +71,8 @@ class FedSGDAM(Release):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    alpha: float = positive(0.1)
-    beta: float = positive(0.1)
+    alpha: float = at_most_one(0.1)
+    beta: float = at_most_one(0.1)
     first_batch: int | None = positive(None)
     average_prev: bool = False
 
@@ -76,12 +86,6 @@ class FedSGDAM(Release):
         xp: Tensor
         yp: Tensor
         started: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.alpha, self.beta) > 1:
-            given = f"{self.alpha}, {self.beta}"
-            raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")
 
     def stage(self, round: int) -> int:
         """Return 0 for a first round with a batch of its own, 1 for the others."""
