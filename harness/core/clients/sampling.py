@@ -152,10 +152,6 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
 def _blocks(lengths: list[int]) -> Iterator[slice]:
     """Cut passes into blocks of at most `BLOCK` entries, each padded to its longest pass."""
     first = widest = 0
-    if len(set(lengths)) == 1:
-        size = max(1, BLOCK // max(1, lengths[0]))
-        yield from (slice(first, first + size) for first in range(0, len(lengths), size))
-        return
     for number, length in enumerate(lengths):
         widest = max(widest, length)
         if number > first and (number + 1 - first) * widest > BLOCK:
