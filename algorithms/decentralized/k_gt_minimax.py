@@ -45,14 +45,14 @@ from harness.core import (
     UserError,
     positive,
     register,
-    step_size,
 )
+from harness.core.methods.descent_ascent import TwoVariables
 from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class KGTMinimax(Descent, Release):
+class KGTMinimax(TwoVariables, Descent, Release):
     """Corrected local descent ascent, followed by one exchange with the neighbors.
 
     Attributes
@@ -76,9 +76,6 @@ class KGTMinimax(Descent, Release):
         version=2, gossip=True, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     server_lr: float = positive(0.5)
     zero_init: bool = False
     smoothness: float | None = positive(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ class Model(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Descent, ServerUpdate):
     """An algorithm with local SGD and a server step, whose server keeps nothing but the model."""
+
+    State: ClassVar[Any] = Model
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Model:
         """Start from the problem's model."""

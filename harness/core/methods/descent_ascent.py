@@ -1,13 +1,13 @@
-"""What methods for minimax problems with a server share: settings, the server's step, and proximal stages."""
+"""What methods for minimax problems share: settings, increments, the server's step, and proximal stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from harness.core.algorithm import Descent, ServerUpdate, not_negative, positive, step_size
+from harness.core.algorithm import Algorithm, Descent, ServerUpdate, not_negative, positive, step_size
 from harness.core.clients.clients import Clients
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Increment
@@ -25,7 +25,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentAscent(Descent, ServerUpdate):
+class TwoVariables(Algorithm):
     """An algorithm whose clients descend in x and ascend in y.
 
     Attributes
@@ -37,16 +37,6 @@ class DescentAscent(Descent, ServerUpdate):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Any:
-        """Start from the problem's point."""
-        return self.server_init(Point(start["x"], start["y"]), "x", "y")
-
-    def server_point(self, state: S, clients: Clients, **increments: Tensor) -> S:
-        """Take the server's step; y is projected anew, as noise and compression may leave the feasible set."""
-        new: Any = self.server_step(state, **increments)
-        moved: S = new._replace(y=clients.project(new.y))
-        return moved
 
     def increments(
         self, clients: Clients, after: Pair, before: Pair, rates: Rates | None = None
@@ -65,6 +55,23 @@ class DescentAscent(Descent, ServerUpdate):
         steps = clients.most_steps(self)
         ways = zip(after, before, rates or (self.lr_x, self.lr_y), strict=True)
         return [Increment(new, of=old, scale=steps * lr) for new, old, lr in ways]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescentAscent(TwoVariables, Descent, ServerUpdate):
+    """Local SGD steps of clients that descend in x and ascend in y, and a server step."""
+
+    State: ClassVar[Any] = Point
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Any:
+        """Start from the problem's point."""
+        return self.server_init(Point(start["x"], start["y"]), "x", "y")
+
+    def server_point(self, state: S, clients: Clients, **increments: Tensor) -> S:
+        """Take the server's step; y is projected anew, as noise and compression may leave the feasible set."""
+        new: Any = self.server_step(state, **increments)
+        moved: S = new._replace(y=clients.project(new.y))
+        return moved
 
 
 @dataclass(frozen=True, kw_only=True)
