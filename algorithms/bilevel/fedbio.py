@@ -30,16 +30,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 from harness.core.methods.bilevel import Bilevel
 from harness.core.methods.derivatives import inner_gradient
 

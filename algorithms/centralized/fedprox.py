@@ -21,15 +21,7 @@ samples and averages uniformly; both have the same expectation.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.averaging import Averaging, Model
 
 

@@ -24,15 +24,7 @@ from typing import ClassVar
 
 import torch
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.averaging import Averaging, Model
 
 TINY = 1e-12  # length below which a gradient has no direction

@@ -29,15 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    at_most_one,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Meta, at_most_one, register, step_size
 
 
 @register

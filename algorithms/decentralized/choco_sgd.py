@@ -26,16 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    at_most_one,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, at_most_one, register, step_size
 
 
 @register

@@ -30,16 +30,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.core import (
-    Algorithm,
-    Channel,
-    Clients,
-    Meta,
-    at_most_one,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Algorithm, Channel, Clients, Meta, at_most_one, positive, register, step_size
 from harness.core.methods import tracking
 from harness.core.methods.tracking import Trackers
 

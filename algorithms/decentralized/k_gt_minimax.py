@@ -35,17 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Release,
-    UserError,
-    positive,
-    register,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, UserError, positive, register
 from harness.core.methods.descent_ascent import TwoVariables
 from harness.core.steps import reach
 

@@ -22,16 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, positive, register, step_size
 from harness.core.methods.averaging import Averaging, Model
 from harness.core.methods.fairness import penalized_loss
 

@@ -28,12 +28,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    register,
-)
+from harness.core import Channel, Clients, Meta, register
 from harness.core.methods.descent_ascent import StagedDescentAscent
 
 

@@ -34,14 +34,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    Release,
-    Value,
-    register,
-)
+from harness.core import Channel, Clients, Meta, Release, Value, register
 from harness.core.methods.descent_ascent import StagedDescentAscent
 
 

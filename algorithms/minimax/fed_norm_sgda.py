@@ -28,13 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    positive,
-    register,
-)
+from harness.core import Channel, Clients, Meta, positive, register
 from harness.core.methods.descent_ascent import DescentAscent
 from harness.core.steps import reach
 

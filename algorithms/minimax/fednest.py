@@ -29,15 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    Release,
-    positive,
-    register,
-)
+from harness.core import Channel, Clients, Increment, Meta, Release, positive, register
 from harness.core.methods.descent_ascent import DescentAscent, Point
 
 

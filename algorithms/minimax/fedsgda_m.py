@@ -31,16 +31,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    Release,
-    at_most_one,
-    positive,
-    register,
-)
+from harness.core import Channel, Clients, Increment, Meta, Release, at_most_one, positive, register
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.methods.descent_ascent import TwoVariables
 

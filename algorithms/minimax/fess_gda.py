@@ -26,14 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    at_most_one,
-    not_negative,
-    register,
-)
+from harness.core import Channel, Clients, Meta, at_most_one, not_negative, register
 from harness.core.methods.descent_ascent import DescentAscent
 from harness.core.steps import reach
 

@@ -27,13 +27,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    positive,
-    register,
-)
+from harness.core import Channel, Clients, Meta, positive, register
 from harness.core.methods.descent_ascent import DescentAscent
 
 

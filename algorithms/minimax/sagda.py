@@ -26,13 +26,7 @@ step.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    Release,
-    register,
-)
+from harness.core import Channel, Clients, Meta, Release, register
 from harness.core.methods.descent_ascent import DescentAscent, Point
 
 

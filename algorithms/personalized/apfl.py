@@ -23,15 +23,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    probability,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, probability, register, step_size
 from harness.core.methods.personal import Personalized
 
 

@@ -24,16 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, positive, register, step_size
 from harness.core.methods.personal import Personalized
 
 

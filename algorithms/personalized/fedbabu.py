@@ -22,15 +22,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.personal import Personalized, Split
 from harness.core.problem import join_model
 

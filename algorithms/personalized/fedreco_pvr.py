@@ -24,15 +24,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Meta,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, not_negative, positive, register, step_size
 from harness.core.methods.derivatives import feature_distance
 from harness.core.methods.personal import Personalized, Split
 from harness.core.problem import join_model

@@ -26,15 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
 from harness.core.methods.personal import Personalized, Split
 
 

@@ -27,15 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.derivatives import balanced_loss, class_shares
 from harness.core.methods.personal import Personalized, Split
 from harness.core.problem import join_model

@@ -24,15 +24,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Increment,
-    Meta,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.averaging import Averaging, Model
 
 
