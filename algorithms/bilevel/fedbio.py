@@ -25,30 +25,19 @@ the inner objective, with x fixed.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
-from harness.core.methods.bilevel import draws, hypergradient, train
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
+from harness.core.methods.bilevel import Bilevel
 from harness.core.methods.derivatives import inner_gradient
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBiO(Descent, ServerUpdate):
+class FedBiO(Bilevel, Descent, ServerUpdate):
     """Local steps on inner and outer variable; only the outer variable is averaged.
 
     Attributes
@@ -56,14 +45,6 @@ class FedBiO(Descent, ServerUpdate):
     lr_x, lr_y : float
         Step sizes of the outer and the inner variable. With ``lr_x: 0`` the outer variable stays at its start, a
         control: no hypergradient is computed, and nothing travels up in the first stage.
-    neumann_terms : int or None
-        Hessian products in the Neumann series; None solves with the exact Hessian (small inner problems).
-    neumann_step : float
-        Step of the series.
-    outer_rounds : int or None
-        Rounds of the first stage, which evaluates each client's own y; None: all rounds.
-    lr_train : float
-        Step size of the second stage, which evaluates the common model.
     """
 
     meta: ClassVar = Meta(
@@ -71,13 +52,8 @@ class FedBiO(Descent, ServerUpdate):
         version=2, epochs=False, apart=("neumann_step",)
     )  # fmt: skip
 
-    local_steps: int | None = 10
     lr_x: float = step_size(0.1, zero=True)
     lr_y: float = step_size(0.1)
-    neumann_terms: int | None = not_negative(10)
-    neumann_step: float = positive(0.1)
-    outer_rounds: int | None = positive(None)
-    lr_train: float = step_size(0.1)
 
     class State(NamedTuple):
         """x ``(..., P)``, the clients' y ``(..., total, Q)``, the common model; ``trained`` is 0 or 1."""
@@ -87,29 +63,20 @@ class FedBiO(Descent, ServerUpdate):
         theta: Tensor
         trained: Tensor
 
-    def stage(self, round: int) -> int:
-        """Return 1 for the rounds that train the common model."""
-        return int(self.outer_rounds is not None and round >= self.outer_rounds)
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
         x, y = start["x"], start["y"]
         return self.server_init(self.State(x, clients.rows(y), y, torch.zeros_like(y[..., :1])), "x")
 
-    def model(self, state: Any) -> Any:
-        """Return the clients' models; in the second stage, the common model."""
-        return state.theta if bool(state.trained.all()) else state.y
-
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take I simultaneous steps on (y_m, x_m), then apply the mean increment of x."""
         if self.stage(clients.round):
-            theta = train(self, self.lr_train, state.x, state.theta, clients, channel)
-            return state._replace(theta=theta, trained=torch.ones_like(state.trained))
-        phi = hypergradient(clients.problem, self.neumann_terms, self.neumann_step)
+            return self.train(state, clients, channel)
+        phi = self.hypergradient(clients.problem)
         omega = inner_gradient(clients.problem)
         x, y = x_t, _ = channel.down(state.x), clients.take(state.y)
         m_x = m_y = None
-        for lower, outer in draws(self, clients, self.neumann_terms):
+        for lower, outer in self.draws(clients):
             step = clients.each(omega, x, y, lower)
             if self.lr_x:
                 x, m_x = self.step(x, clients.each(phi, x, y, *outer), lower, m_x, lr=self.lr_x)

@@ -28,7 +28,7 @@ their own y and omega. With ``dedupe`` and a feasible set the server projects th
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,13 +45,13 @@ from harness.core import (
     register,
     step_size,
 )
-from harness.core.methods.bilevel import draws, hypergradient, train
+from harness.core.methods.bilevel import Bilevel
 from harness.core.methods.derivatives import inner_gradient
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBiOAcc(Release):
+class FedBiOAcc(Bilevel, Release):
     """Local steps along estimates that are corrected with the same batch at the previous point.
 
     Attributes
@@ -67,8 +67,6 @@ class FedBiOAcc(Release):
     release : {"value", "change"}
         As in `Release`; by default "change", because nu forgets slowly (1 - c_x alpha_t^2 a step) and x, which
         follows it, would add up its noise (results of suite ``release-form``).
-    neumann_terms, neumann_step, outer_rounds, lr_train
-        As in FedBiO.
     """
 
     meta: ClassVar = Meta(
@@ -76,7 +74,6 @@ class FedBiOAcc(Release):
         version=3, epochs=False, apart=("u", "sigma", "neumann_step")
     )  # fmt: skip
 
-    local_steps: int | None = 10
     lr_x: float = step_size(1.0)
     lr_y: float = step_size(1.0)
     delta: float = positive(0.1)
@@ -85,10 +82,6 @@ class FedBiOAcc(Release):
     c_x: float = not_negative(1.0)
     c_y: float = not_negative(1.0)
     dedupe: bool = False
-    neumann_terms: int | None = not_negative(10)
-    neumann_step: float = positive(0.1)
-    outer_rounds: int | None = positive(None)
-    lr_train: float = step_size(0.1)
     release: Literal["value", "change"] = "change"
 
     class State(NamedTuple):
@@ -104,10 +97,6 @@ class FedBiOAcc(Release):
         theta: Tensor
         trained: Tensor
 
-    def stage(self, round: int) -> int:
-        """Return 1 for the rounds that train the common model."""
-        return int(self.outer_rounds is not None and round >= self.outer_rounds)
-
     def alpha(self, t: int) -> float:
         """Return the common factor of the step sizes in step t."""
         return self.delta / math.cbrt(self.u + self.sigma**2 * t)
@@ -118,16 +107,11 @@ class FedBiOAcc(Release):
         y, omega, trained = clients.rows(theta), clients.rows(zero(theta)), zero(theta[..., :1])
         return self.State(x, x, zero(x), y, y, omega, clients.rows(trained), theta, trained)
 
-    def model(self, state: Any) -> Any:
-        """Return the clients' models; in the second stage, the common model."""
-        return state.theta if bool(state.trained.all()) else state.y
-
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take I steps along the corrected estimates, then apply the mean increments of x_{t-1}, nu and x_t."""
         if self.stage(clients.round):
-            theta = train(self, self.lr_train, state.x, state.theta, clients, channel)
-            return state._replace(theta=theta, trained=torch.ones_like(state.trained))
-        phi = hypergradient(clients.problem, self.neumann_terms, self.neumann_step)
+            return self.train(state, clients, channel)
+        phi = self.hypergradient(clients.problem)
         gradient = inner_gradient(clients.problem)
         num_steps = self.local_steps or 1
         t = clients.round * num_steps
@@ -140,7 +124,7 @@ class FedBiOAcc(Release):
         x, nu = x_t, nu_t
         y, yp, omega = (clients.take(rows) for rows in (state.y, state.yp, state.omega))
         begun = clients.take(state.begun, mean=torch.ones_like(state.nu[..., :1]))
-        for lower, outer in draws(self, clients, self.neumann_terms):
+        for lower, outer in self.draws(clients):
             keep_x = begun * max(0.0, 1 - self.c_x * self.alpha(t) ** 2)
             keep_y = begun * max(0.0, 1 - self.c_y * self.alpha(t) ** 2)
             nu = clients.each(phi, x, y, *outer) + keep_x * (nu - clients.each(phi, xp, yp, *outer))

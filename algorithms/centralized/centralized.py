@@ -42,7 +42,5 @@ class Centralized(Descent):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train for the local steps or epochs of one round."""
-        x, m = clients.rows(state.x), None
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(clients.rows(state.x), clients.batches(self), clients.grad, lr=self.lr)
         return self.State(x.squeeze(-2))

@@ -19,27 +19,18 @@ Deviations: the server steps along the mean increment; the default step size giv
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Descent, ServerUpdate):
+class FedAvg(Averaging):
     """Average the clients' models after some local SGD.
 
     Attributes
@@ -61,24 +52,13 @@ class FedAvg(Descent, ServerUpdate):
     finetune_epochs: int = not_negative(0)
     finetune: Literal["head", "all"] = "head"
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Local SGD at every client, then the mean increment."""
-        x = x_t = channel.down(state.x)
-        m = None
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x_t = channel.down(state.x)
+        x = self.descend(x_t, clients.batches(self), clients.grad, lr=self.lr)
         return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))
 
-    def personal(self, state: State, clients: Clients) -> Tensor:
+    def personal(self, state: Model, clients: Clients) -> Tensor:
         """Return the common model, or a copy that each client fine-tuned."""
         if self.finetune_epochs == 0:
             return state.x

@@ -38,6 +38,8 @@ from harness.core import (
     Meta,
     ServerUpdate,
     UserError,
+    at_most_one,
+    below_one,
     positive,
     register,
     step_size,
@@ -72,10 +74,10 @@ class FedMP(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    speeds: tuple[float, ...] = (1.0,)
-    max_ratio: float = positive(0.8)
-    cells: int = 8
-    discount: float = positive(0.995)
+    speeds: tuple[float, ...] = positive((1.0,))
+    max_ratio: float = below_one(0.8)
+    cells: int = positive(8)
+    discount: float = at_most_one(0.995)
     least_gap: float = positive(0.1)
 
     class State(NamedTuple):
@@ -89,13 +91,10 @@ class FedMP(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_ratio >= 1 or self.discount > 1 or self.cells < 1:
-            given = f"{self.max_ratio}, {self.discount}, {self.cells}"
+        if not self.speeds:
             raise UserError(
-                f"algorithm fedmp: max_ratio must be below 1, discount at most 1, cells at least 1, given {given}"
+                "algorithm fedmp: speeds must have a number for the first client at least, given none"
             )
-        if not self.speeds or any(not speed > 0 for speed in self.speeds):
-            raise UserError(f"algorithm fedmp: speeds must be numbers above 0, given {self.speeds}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model, with bandits that know nothing."""
@@ -109,11 +108,9 @@ class FedMP(Descent, ServerUpdate):
         draw = torch.special.ndtr(clients.normal("ratio", 0, 1)).squeeze(-1)  # uniform
         arms = choose(agents, draw)
         shares = channel.allot(state.x, arms.double() * (self.max_ratio / self.cells))
-        x = x_t = channel.down(state.x)
-        data, m = clients.data(), None
-        before = clients.each(clients.problem.loss, x, data)
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x_t, data = channel.down(state.x), clients.data()
+        before = clients.each(clients.problem.loss, x_t, data)
+        x = self.descend(x_t, clients.batches(self), clients.grad, lr=self.lr)
         after = clients.each(clients.problem.loss, x, data)
         dx, drop = channel.mean(x - x_t, (before - after).unsqueeze(-1), stateless=True)
         times = shares.to(dx) / torch.tensor(self.speeds).to(dx)[clients.ids % len(self.speeds)]

@@ -22,16 +22,15 @@ part. The proximal term among the paper's local solvers is left out.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from torch import Tensor
-
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Meta, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNova(Descent, ServerUpdate):
+class FedNova(Averaging):
     """Local SGD, then the mean of the increments, each divided by the client's number of steps.
 
     Attributes
@@ -46,21 +45,10 @@ class FedNova(Descent, ServerUpdate):
 
     lr: float = step_size(0.1)
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Run local SGD at every client, then apply the mean of the normalized increments."""
-        x = x_t = channel.down(state.x)
-        batches, m = clients.batches(self), None
-        for batch in batches:
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x_t, batches = channel.down(state.x), clients.batches(self)
+        x = self.descend(x_t, batches, clients.grad, lr=self.lr)
         own = self.reach(batches)
         tau = clients.mean_steps(self, self.momentum).of(x)
         return self.server_step(state, x=channel.mean(tau * (1 / own) * (x - x_t)))

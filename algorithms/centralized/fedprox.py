@@ -19,26 +19,15 @@ samples and averages uniformly; both have the same expectation.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from torch import Tensor
-
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Descent, ServerUpdate):
+class FedProx(Averaging):
     """FedAvg with the penalty ``mu / 2 ||x - x_t||^2`` in every local loss.
 
     Attributes
@@ -56,16 +45,7 @@ class FedProx(Descent, ServerUpdate):
     lr: float = step_size(0.1)
     mu: float = not_negative(0.01)
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Run proximal local SGD at every client, then apply the mean increment."""
         x = x_t = channel.down(state.x)
         m = None

@@ -20,29 +20,19 @@ sparsified variant of DP-FedSAM is a run with ``compression.beta``.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 
 TINY = 1e-12  # length below which a gradient has no direction
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedSAM(Descent, ServerUpdate):
+class FedSAM(Averaging):
     """FedAvg whose local steps follow the gradient at the worst point nearby, to first order.
 
     Attributes
@@ -60,16 +50,7 @@ class FedSAM(Descent, ServerUpdate):
     lr: float = step_size(0.1)
     rho: float = not_negative(0.05)
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Ascend by rho, step along the gradient there; then apply the mean increment."""
         x = x_t = channel.down(state.x)
         m = None

@@ -38,12 +38,13 @@ from harness.core import (
     step_size,
 )
 from harness.core.methods.derivatives import contrastive_loss
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MOON(Descent, ServerUpdate):
+class MOON(Descent, ServerUpdate, Split):
     """FedAvg whose local features are drawn to those of the global model, away from the client's previous ones.
 
     Attributes
@@ -75,10 +76,6 @@ class MOON(Descent, ServerUpdate):
         u: Tensor
         v: Tensor
         ui: Tensor
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model, also as everybody's previous one."""

@@ -40,6 +40,8 @@ from harness.core import (
     Meta,
     ServerUpdate,
     UserError,
+    at_most_one,
+    below_one,
     positive,
     register,
     step_size,
@@ -76,31 +78,18 @@ class PruneFL(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    density: float = positive(0.5)
-    max_density: float = positive(1.0)
-    reconfigure_rounds: int = 5
-    removable: float = 0.3
+    density: float = at_most_one(0.5)
+    max_density: float = at_most_one(1.0)
+    reconfigure_rounds: int = positive(5)
+    removable: float = below_one(0.3)
     fixed_time: float = positive(0.1)
-    layer_times: tuple[float, ...] = ()
+    layer_times: tuple[float, ...] = positive(())
 
     class State(NamedTuple):
         """The global model, and 1 where it has a parameter, ``(P,)`` each."""
 
         x: Tensor
         kept: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.density, self.max_density) > 1 or not 0 <= self.removable < 1:
-            given = f"{self.density}, {self.max_density}, {self.removable}"
-            raise UserError(
-                f"algorithm prunefl: density and max_density must be in (0, 1], removable in [0, 1), given {given}"
-            )
-        if self.reconfigure_rounds < 1 or any(not time > 0 for time in self.layer_times):
-            given = f"{self.reconfigure_rounds}, {self.layer_times}"
-            raise UserError(
-                f"algorithm prunefl: reconfigure_rounds must be at least 1, layer_times above 0, given {given}"
-            )
 
     def stage(self, round: int) -> int:
         """Return 1 for a round in which all gradients are sent and 2 for one after a change."""

@@ -80,9 +80,8 @@ class Scaffold(Descent, Release, ServerUpdate):
         """Run corrected local SGD, then apply the mean increments of model and control variate."""
         x_t, c = channel.down(state.x, state.c)
         ci = clients.take(state.ci, mean=state.c)
-        x, m, correction = x_t, None, c - ci
-        for batch in (batches := clients.batches(self)):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=correction)
+        batches = clients.batches(self)
+        x = self.descend(x_t, batches, clients.grad, lr=self.lr, correction=c - ci)
         ci_new = ci - c + (x_t - x) / (self.reach(batches) * self.lr)
         size = 1 / (clients.most_steps(self) * self.lr)
         (dx, dc), (_, ci) = channel.mean_and_sent(

@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Descent, Meta, at_most_one, register, step_size
 
 
 @register
@@ -52,7 +52,7 @@ class BEER(Descent):
 
     local_steps: int | None = 1
     lr: float = step_size(0.1)
-    gamma: float = positive(0.5)
+    gamma: float = at_most_one(0.5)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)``; x has made its step and v has been mixed."""
@@ -62,11 +62,6 @@ class BEER(Descent):
         g: Tensor
         known_x: Tensor
         known_v: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma > 1:
-            raise UserError(f"algorithm beer: gamma must be in (0, 1], given {self.gamma}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point, which all know, with empty trackers."""
@@ -85,7 +80,3 @@ class BEER(Descent):
         v = v - state.g + g
         x = x + self.gamma * (mixed_x - x) - self.lr * v
         return self.State(x, v + self.gamma * (mixed_v - v), g, known_x, known_v)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

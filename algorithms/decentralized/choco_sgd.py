@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, at_most_one, register, step_size
 
 
 @register
@@ -48,18 +48,13 @@ class ChocoSGD(Descent):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    gamma: float = positive(0.5)
+    gamma: float = at_most_one(0.5)
 
     class State(NamedTuple):
         """Models and what is known of them, one row per node, ``(..., total, P)``."""
 
         x: Tensor
         known: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma > 1:
-            raise UserError(f"algorithm choco_sgd: gamma must be in (0, 1], given {self.gamma}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point, which all know."""
@@ -68,15 +63,9 @@ class ChocoSGD(Descent):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps, tell the neighbors what they do not know yet, and move towards them."""
-        x, m = state.x, None
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(state.x, clients.batches(self), clients.grad, lr=self.lr)
         (dx,), (mixed,), _, (known,) = channel.mix_changes(
             Increment(x, of=state.x), onto=[state.x], memory=[state.known]
         )
         x = state.x + dx
         return self.State(x + self.gamma * (mixed - x), known)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

@@ -58,11 +58,5 @@ class DSGD(Descent):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps, then exchange."""
-        x, m = state.x, None
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(state.x, clients.batches(self), clients.grad, lr=self.lr)
         return self.State(*channel.mix(Increment(x, of=state.x), onto=(state.x,)).mixed)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

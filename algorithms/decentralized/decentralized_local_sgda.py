@@ -25,28 +25,19 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
+from harness.core import Channel, Clients, Descent, Meta, register
+from harness.core.methods.descent_ascent import TwoVariables
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedLocalSGDA(Descent):
-    """Simultaneous local descent in x and ascent in y, then gossip.
-
-    Attributes
-    ----------
-    lr_x, lr_y : float
-        Step sizes.
-    """
+class DecentralizedLocalSGDA(TwoVariables, Descent):
+    """Simultaneous local descent in x and ascent in y, then gossip."""
 
     meta: ClassVar = Meta(
         "decentralized_local_sgda", "decentralized", ("minimax",), "after Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
         gossip=True, epochs=False,
     )  # fmt: skip
-
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)`` and ``(..., total, Q)``."""
@@ -65,14 +56,5 @@ class DecentralizedLocalSGDA(Descent):
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        x, y = channel.mix(
-            Increment(x, of=state.x, scale=steps * self.lr_x),
-            Increment(y, of=state.y, scale=steps * self.lr_y),
-            onto=state,
-        ).mixed
+        x, y = channel.mix(*self.increments(clients, (x, y), state), onto=state).mixed
         return self.State(x, clients.project(y))
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

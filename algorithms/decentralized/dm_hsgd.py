@@ -26,12 +26,13 @@ noise on every change would add up in the trackers. y is projected after mixing.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
+from harness.core import Algorithm, Channel, Clients, Meta, at_most_one, positive, register, step_size
+from harness.core.methods import tracking
+from harness.core.methods.tracking import Trackers
 
 
 @register
@@ -58,51 +59,21 @@ class DMHSGD(Algorithm):
     batch_size: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.1)
-    beta_x: float = positive(0.01)
-    beta_y: float = positive(0.1)
+    beta_x: float = at_most_one(0.01)
+    beta_y: float = at_most_one(0.1)
     mega_batch: int = positive(2000)
 
-    class State(NamedTuple):
-        """One row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
-
-        x: Tensor
-        y: Tensor
-        u: Tensor
-        v: Tensor
-        ru: Tensor
-        rv: Tensor
-        sx: Tensor
-        sy: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.beta_x, self.beta_y) > 1:
-            given = f"{self.beta_x}, {self.beta_y}"
-            raise UserError(f"algorithm dm_hsgd: beta_x and beta_y must be in (0, 1], given {given}")
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Trackers:
         """Start all nodes from one point with the mixed gradients of a large batch."""
-        x, y = clients.rows(start["x"]), clients.rows(start["y"])
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="init")
-        u, v = clients.grads(x, y, batch)
-        zeros = torch.zeros_like(u), torch.zeros_like(v)
-        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=zeros)
-        return self.State(x, y, u, v, ru, rv, sx, sy)
+        return tracking.begin(start, batch, clients, channel)
 
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Trackers, clients: Clients, channel: Channel) -> Trackers:
         """Step along the trackers and mix; update the estimates at the new point; track their change."""
-        x_old, y_old, u, v, ru, rv, sx, sy = state
-        moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        x, y = channel.mix(rebroadcast=moved).rebroadcast
-        y = clients.project(y)
+        x, y = tracking.step(state, (self.lr_x, self.lr_y), clients, channel)
         (batch,) = clients.batches(self)
-        gx_old, gy_old = clients.grads(x_old, y_old, batch)
+        gx_old, gy_old = clients.grads(state.x, state.y, batch)
         gx, gy = clients.grads(x, y, batch)
-        u = gx + (1 - self.beta_x) * (u - gx_old)
-        v = gy + (1 - self.beta_y) * (v - gy_old)
-        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(sx - ru, sy - rv))
-        return self.State(x, y, u, v, ru, rv, sx, sy)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)
+        u = gx + (1 - self.beta_x) * (state.u - gx_old)
+        v = gy + (1 - self.beta_y) * (state.v - gy_old)
+        return tracking.track(state, (x, y), u, v, channel)

@@ -29,12 +29,23 @@ normalized logistic losses; ours are smaller.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
+from harness.core import (
+    Algorithm,
+    Channel,
+    Clients,
+    Meta,
+    at_most_one,
+    positive,
+    probability,
+    register,
+    step_size,
+)
+from harness.core.methods import tracking
+from harness.core.methods.tracking import Trackers
 
 
 @register
@@ -65,45 +76,19 @@ class DREAM(Algorithm):
     batch_size: int | None = 64
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.1)
-    p: float = 0.5
-    q: float = 0.5
+    p: float = probability(0.5)
+    q: float = at_most_one(0.5)
     mega_batch: int = positive(128)
     hops: int = positive(2)
 
-    class State(NamedTuple):
-        """One row per node, ``(total, P)`` or ``(total, Q)``."""
-
-        x: Tensor
-        y: Tensor
-        u: Tensor
-        v: Tensor
-        ru: Tensor
-        rv: Tensor
-        sx: Tensor
-        sy: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.p <= 1 and 0 < self.q <= 1):
-            raise UserError(
-                f"algorithm dream: p must be in [0, 1], q in (0, 1], given p {self.p}, q {self.q}"
-            )
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Trackers:
         """Start all nodes from one point with the mixed gradients of a large batch."""
-        x, y = clients.rows(start["x"]), clients.rows(start["y"])
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
-        u, v = clients.grads(x, y, batch)
-        zeros = torch.zeros_like(u), torch.zeros_like(v)
-        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=zeros, hops=self.hops)
-        return self.State(x, y, u, v, ru, rv, sx, sy)
+        return tracking.begin(start, batch, clients, channel, self.hops)
 
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Trackers, clients: Clients, channel: Channel) -> Trackers:
         """Step along the trackers and mix; update the estimates by the coins; track their change."""
-        x_old, y_old, u, v, ru, rv, sx, sy = state
-        moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        x, y = channel.mix(rebroadcast=moved, hops=self.hops).rebroadcast
-        y = clients.project(y)
+        x, y = tracking.step(state, (self.lr_x, self.lr_y), clients, channel, self.hops)
         if bool(clients.coin(self.p, "anew")):  # refresh
             (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
             u, v = clients.grads(x, y, batch)
@@ -111,13 +96,8 @@ class DREAM(Algorithm):
             active = clients.coin(self.q, "active", each=True)
             (batch,) = clients.batches(self)
             batch = batch.only(active)  # idle nodes compute nothing
-            gx_old, gy_old = clients.grads(x_old, y_old, batch)
+            gx_old, gy_old = clients.grads(state.x, state.y, batch)
             gx, gy = clients.grads(x, y, batch)
-            u = u + active / self.q * (gx - gx_old)
-            v = v + active / self.q * (gy - gy_old)
-        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(sx - ru, sy - rv), hops=self.hops)
-        return self.State(x, y, u, v, ru, rv, sx, sy)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)
+            u = state.u + active / self.q * (gx - gx_old)
+            v = state.v + active / self.q * (gy - gy_old)
+        return tracking.track(state, (x, y), u, v, channel, self.hops)

@@ -73,16 +73,10 @@ class KGT(Descent, Release):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take K corrected local steps, exchange, and update the corrections."""
-        x, m = state.x, None
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=state.c)
+        x = self.descend(state.x, clients.batches(self), clients.grad, lr=self.lr, correction=state.c)
         steps = clients.most_steps(self)
         far = self.lr * reach(int(steps.value), self.momentum)
         (dx,), (mixed_dx,), (mixed_x,), _ = channel.mix(
             Increment(x, of=state.x, scale=steps * self.lr), rebroadcast=[state.x]
         )
         return self.State(mixed_x + self.server_lr * mixed_dx, state.c + (dx - mixed_dx) / far)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

@@ -35,24 +35,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Release,
-    UserError,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, UserError, positive, register
+from harness.core.methods.descent_ascent import TwoVariables
 from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class KGTMinimax(Descent, Release):
+class KGTMinimax(TwoVariables, Descent, Release):
     """Corrected local descent ascent, followed by one exchange with the neighbors.
 
     Attributes
@@ -76,9 +66,6 @@ class KGTMinimax(Descent, Release):
         version=2, gossip=True, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     server_lr: float = positive(0.5)
     zero_init: bool = False
     smoothness: float | None = positive(None)
@@ -133,7 +120,3 @@ class KGTMinimax(Descent, Release):
         cx = cx + (dx - wdx) / (length * lr_x)
         cy = cy - (dy - wdy) / (length * lr_y)
         return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)
-
-    def model(self, state: State) -> Tensor:
-        """Return the average of the nodes, ``(..., P)``."""
-        return state.x.mean(-2)

@@ -60,11 +60,9 @@ class AFL(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Run local SGD, mix the increments, and step the mixture along the losses."""
-        x = x_t = channel.down(state.x)
-        m = None
+        x_t = channel.down(state.x)
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(x_t, clients.batches(self), clients.grad, lr=self.lr)
         dx, risk = channel.gather(Increment(x, of=x_t), risk, stateless=True)
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same

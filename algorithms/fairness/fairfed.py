@@ -66,14 +66,12 @@ class FairFed(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Compare local with global decisions, adapt the weights, then run local SGD."""
-        x = x_t = channel.down(state.x)
-        m = None
+        x_t = channel.down(state.x)
         local = clients.each(decisions(clients.problem, clients.groups), x_t, clients.data())
         distance = _distance(local, channel.down(channel.mean(local, stateless=True)), clients.groups)
         mean = channel.down(channel.mean(distance, weighting="uniform", stateless=True))
         weights = (clients.take(state.weights) - self.budget * (distance - mean)).clamp(min=0.0)
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(x_t, clients.batches(self), clients.grad, lr=self.lr)
         share = clients.total * weights  # near 1 for any number of clients
         push, mass = channel.mean(share * (x - x_t), share, weighting="uniform", stateless=True)
         new = self.server_step(state, x=push / mass.clamp(min=LEAST))

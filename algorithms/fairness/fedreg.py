@@ -20,28 +20,16 @@ sigmoid(slope * logit) over its positive samples in the batch.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from torch import Tensor
-
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, positive, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 from harness.core.methods.fairness import penalized_loss
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReg(Descent, ServerUpdate):
+class FedReg(Averaging):
     """Federated averaging with local SGD on a penalized loss.
 
     Attributes
@@ -63,16 +51,7 @@ class FedReg(Descent, ServerUpdate):
     penalty: float = not_negative(0.1)
     slope: float = positive(1.0)
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Run local SGD on loss and penalty, then apply the mean increment."""
         loss = partial(penalized_loss, groups=clients.groups, weight=self.penalty, slope=self.slope)
         x = x_t = channel.down(state.x)

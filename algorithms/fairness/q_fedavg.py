@@ -22,20 +22,20 @@ nonpositive, the model stays. Clients are sampled uniformly; the paper samples i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import Channel, Clients, Meta, not_negative, register, step_size
 from harness.core.execution.exact.functions import power
+from harness.core.methods.averaging import Averaging, Model
 
 LEAST = 1e-3  # loss below which the divisor stops falling
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Descent, ServerUpdate):
+class QFedAvg(Averaging):
     """Increments weighted by a power of the loss, divided by a bound on the curvature of that power.
 
     Attributes
@@ -59,22 +59,11 @@ class QFedAvg(Descent, ServerUpdate):
     lr: float = step_size(0.1)
     q: float = not_negative(1.0)
 
-    class State(NamedTuple):
-        """The global model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Run local SGD, then apply the ratio of two averages."""
-        x = x_t = channel.down(state.x)
-        m = None
+        x_t = channel.down(state.x)
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1).clamp(min=1e-10)
-        for batch in clients.batches(self):
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x = self.descend(x_t, clients.batches(self), clients.grad, lr=self.lr)
         weight, length = power(risk, self.q), (x - x_t).square().sum(-1, keepdim=True)
         mass = self.q * power(risk, self.q - 1) * length / self.lr + weight
         push, mass = channel.mean(weight * (x - x_t), mass, weighting="uniform", stateless=True)

@@ -28,48 +28,19 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, register
+from harness.core.methods.descent_ascent import StagedDescentAscent
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CODAPlus(Descent, ServerUpdate):
-    """Local descent ascent with a proximal term in x and smaller step sizes in every stage.
-
-    Attributes
-    ----------
-    lr_x, lr_y : float
-        Step sizes of the first stage.
-    prox : float
-        Weight of the pull toward the stage's first point; 0 for none.
-    stage_rounds : int
-        Rounds of a stage.
-    decay : float
-        Divisor of the step sizes from stage to stage.
-    """
+class CODAPlus(StagedDescentAscent):
+    """Local descent ascent with a proximal term in x and smaller step sizes in every stage."""
 
     meta: ClassVar = Meta(
         "coda_plus", "minimax", ("minimax",), "Yuan et al. 2021", "https://arxiv.org/abs/2102.04635",
         epochs=False,
     )  # fmt: skip
-
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
-    prox: float = not_negative(0.002)
-    stage_rounds: int = positive(200)
-    decay: float = positive(3.0)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the stage's reference point ``(..., P)``."""
@@ -84,9 +55,7 @@ class CODAPlus(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take proximal local steps, then apply the mean increments."""
-        stage, rounds = divmod(clients.round, self.stage_rounds)
-        lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
-        began = state.x if rounds == 0 else state.xr
+        (lr_x, lr_y), began = self.rates(clients.round), self.began(state, clients.round)
         x, y = x_t, y_t = channel.down(state.x, state.y)
         xr = channel.rebroadcast(began)
         m = None
@@ -95,11 +64,6 @@ class CODAPlus(Descent, ServerUpdate):
             gx = gx + self.prox * (x - xr)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y))
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        dx, dy = channel.mean(
-            Increment(x, of=x_t, scale=steps * lr_x),
-            Increment(y, of=y_t, scale=steps * lr_y),
-            weighting="uniform",
-        )
-        new = self.server_step(state, x=dx, y=dy)
-        return new._replace(y=clients.project(new.y), xr=began)
+        increments = self.increments(clients, (x, y), (x_t, y_t), (lr_x, lr_y))
+        dx, dy = channel.mean(*increments, weighting="uniform")
+        return self.server_point(state._replace(xr=began), clients, x=dx, y=dy)

@@ -34,50 +34,19 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Release,
-    ServerUpdate,
-    Value,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, Release, Value, register
+from harness.core.methods.descent_ascent import StagedDescentAscent
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CODASCA(Descent, Release, ServerUpdate):
-    """Staged proximal descent ascent corrected by control variates.
-
-    Attributes
-    ----------
-    lr_x, lr_y : float
-        Local step sizes of the first stage.
-    prox : float
-        Weight of the pull toward the stage's first point; 0 for none.
-    stage_rounds : int
-        Rounds of a stage.
-    decay : float
-        Divisor of the local step sizes from stage to stage.
-    """
+class CODASCA(StagedDescentAscent, Release):
+    """Staged proximal descent ascent corrected by control variates."""
 
     meta: ClassVar = Meta(
         "codasca", "minimax", ("minimax",), "Yuan et al. 2021", "https://arxiv.org/abs/2102.04635",
         version=2, epochs=False,
     )  # fmt: skip
-
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
-    prox: float = not_negative(0.002)
-    stage_rounds: int = positive(200)
-    decay: float = positive(3.0)
 
     class State(NamedTuple):
         """Server: points, reference, control variates, ``(..., P)`` and ``(..., Q)``; the clients' variates."""
@@ -98,9 +67,7 @@ class CODASCA(Descent, Release, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take corrected local steps, then the server's step; add the mean change of the control variates."""
-        stage, rounds = divmod(clients.round, self.stage_rounds)
-        lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
-        began = state.x if rounds == 0 else state.xr
+        (lr_x, lr_y), began = self.rates(clients.round), self.began(state, clients.round)
         x, y, cx, cy = channel.down(state.x, state.y, state.cx, state.cy)
         xr, x_t, y_t = channel.rebroadcast(began), x, y
         cxi, cyi = clients.take(state.cxi, mean=state.cx), clients.take(state.cyi, mean=state.cy)
@@ -112,17 +79,14 @@ class CODASCA(Descent, Release, ServerUpdate):
             corrections = cx - cxi, cy - cyi
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y), correction=corrections)
             y = clients.project(y)
-        taken, steps = batches.num_steps.clamp(min=1), clients.most_steps(self)
+        taken = batches.num_steps.clamp(min=1)
         (dx, dy, dcx, dcy), (_, _, cxi, cyi) = channel.mean_and_sent(
-            Increment(x, of=x_t, scale=steps * lr_x),
-            Increment(y, of=y_t, scale=steps * lr_y),
+            *self.increments(clients, (x, y), (x_t, y_t), (lr_x, lr_y)),
             Value(total_x / taken, of=cxi),
             Value(total_y / taken, of=cyi),
             weighting="uniform",
         )
-        moved = self.server_step(state, x=dx, y=dy)
-        return moved._replace(
-            y=clients.project(moved.y),
+        return self.server_point(state, clients, x=dx, y=dy)._replace(
             xr=began,
             cx=state.cx + clients.share * dcx,
             cy=state.cy + clients.share * dcy,

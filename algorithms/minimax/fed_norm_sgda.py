@@ -28,29 +28,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    ServerUpdate,
-    UserError,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, positive, register
+from harness.core.methods.descent_ascent import DescentAscent
 from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNormSGDA(Descent, ServerUpdate):
+class FedNormSGDA(DescentAscent):
     """Local descent ascent with each client's direction divided by its number of steps.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Step sizes.
     own_steps : tuple of int
         Steps of clients 0, 1, ..., repeated cyclically; empty: ``local_steps`` for all.
     normalize : bool
@@ -65,10 +54,7 @@ class FedNormSGDA(Descent, ServerUpdate):
         epochs=False, apart=("momentum",)
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
-    own_steps: tuple[int, ...] = ()
+    own_steps: tuple[int, ...] = positive(())
     normalize: bool = True
     snapshot_rounds: int | None = positive(None)
 
@@ -78,11 +64,6 @@ class FedNormSGDA(Descent, ServerUpdate):
         x: Tensor
         y: Tensor
         xs: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(steps < 1 for steps in self.own_steps):
-            raise UserError(f"algorithm fed_norm_sgda: own_steps must be at least 1, given {self.own_steps}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
@@ -110,5 +91,5 @@ class FedNormSGDA(Descent, ServerUpdate):
         taken = self.reach(batches) if self.normalize else 1.0
         dx, dy = channel.mean(total_x / taken, total_y / taken)
         tau = float(torch.as_tensor(reach(steps.double(), self.momentum)).mean()) if self.normalize else 1.0
-        new = self.server_step(state, x=-tau * self.lr_x * dx, y=tau * self.lr_y * dy)
-        return new._replace(y=clients.project(new.y), xs=snapshot)
+        state = state._replace(xs=snapshot)
+        return self.server_point(state, clients, x=-tau * self.lr_x * dx, y=tau * self.lr_y * dy)

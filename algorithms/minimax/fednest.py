@@ -25,33 +25,21 @@ so the outer gradient is direct. y is projected after every step.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Release,
-    ServerUpdate,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, Release, positive, register
+from harness.core.methods.descent_ascent import DescentAscent, Point
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNest(Descent, Release, ServerUpdate):
+class FedNest(DescentAscent, Release):
     """Ascent in y at a fixed x, then descent in x at the new y.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Local step sizes.
     inner_rounds : int
         Exchanges of y for each of x.
     svrg : bool
@@ -63,28 +51,14 @@ class FedNest(Descent, Release, ServerUpdate):
         version=2, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     inner_rounds: int = positive(1)
     svrg: bool = True
 
-    class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``."""
-
-        x: Tensor
-        y: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point."""
-        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Point, clients: Clients, channel: Channel) -> Point:
         """Ascend in the inner rounds, then descend once."""
         x, y = channel.down(state.x), channel.rebroadcast(state.y)
         for number in range(self.inner_rounds):
-            state = self.server_step(state, y=self._ascent(x, y, number, clients, channel))
-            state = state._replace(y=clients.project(state.y))
+            state = self.server_point(state, clients, y=self._ascent(x, y, number, clients, channel))
             y = channel.down(state.y)
         return self.server_step(state, x=self._descent(x, y, clients, channel))
 

@@ -31,19 +31,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, Release, at_most_one, positive, register
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.methods.descent_ascent import TwoVariables
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedSGDAM(Release):
+class FedSGDAM(TwoVariables, Release):
     """Local descent in x and ascent in y along variance-reduced estimates; all four are averaged.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Step sizes.
     alpha, beta : float
         Weight of the fresh gradient in the estimates of x and y, in (0, 1]; 1 is Local SGDA.
     first_batch : int or None
@@ -58,11 +57,8 @@ class FedSGDAM(Release):
         version=2, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
-    alpha: float = positive(0.1)
-    beta: float = positive(0.1)
+    alpha: float = at_most_one(0.1)
+    beta: float = at_most_one(0.1)
     first_batch: int | None = positive(None)
     average_prev: bool = False
 
@@ -76,12 +72,6 @@ class FedSGDAM(Release):
         xp: Tensor
         yp: Tensor
         started: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.alpha, self.beta) > 1:
-            given = f"{self.alpha}, {self.beta}"
-            raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")
 
     def stage(self, round: int) -> int:
         """Return 0 for a first round with a batch of its own, 1 for the others."""
@@ -114,20 +104,14 @@ class FedSGDAM(Release):
             v = gy + (1 - self.beta) * started * (v - gyp)
             xp, yp, started = x, y, torch.ones_like(started)
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
-        reach_x, reach_y = (clients.most_steps(self) * lr for lr in (self.lr_x, self.lr_y))
         moved = channel.mean(
-            Increment(x, of=x_t, scale=reach_x),
-            Increment(y, of=y_t, scale=reach_y),
+            *self.increments(clients, (x, y), (x_t, y_t)),
             Increment(u, of=u_t),
             Increment(v, of=v_t),
             weighting="uniform",
         )
         if self.average_prev:
-            before = channel.mean(
-                Increment(xp, of=x_t, scale=reach_x),
-                Increment(yp, of=y_t, scale=reach_y),
-                weighting="uniform",
-            )
+            before = channel.mean(*self.increments(clients, (xp, yp), (x_t, y_t)), weighting="uniform")
             xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
         y = clients.project(y)  # noise and compression may leave the feasible set

@@ -26,31 +26,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    UserError,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, at_most_one, not_negative, register
+from harness.core.methods.descent_ascent import DescentAscent
 from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FESSGDA(Descent, ServerUpdate):
+class FESSGDA(DescentAscent):
     """Local SGDA whose server also steps against ``prox / 2 |x - z|^2``.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Local step sizes.
     prox : float
         Weight of the pull toward the slow copy; 0 for none.
     beta : float
@@ -62,11 +49,8 @@ class FESSGDA(Descent, ServerUpdate):
         parts=True, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     prox: float = not_negative(1.0)
-    beta: float = positive(0.5)
+    beta: float = at_most_one(0.5)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the slow copy ``(..., P)``."""
@@ -74,11 +58,6 @@ class FESSGDA(Descent, ServerUpdate):
         x: Tensor
         y: Tensor
         z: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta > 1:
-            raise UserError(f"algorithm fess_gda: beta must be in (0, 1], given {self.beta}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
@@ -91,13 +70,8 @@ class FESSGDA(Descent, ServerUpdate):
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
+        dx, dy = channel.mean(*self.increments(clients, (x, y), (x_t, y_t)), weighting="uniform")
         steps = clients.most_steps(self)
-        dx, dy = channel.mean(
-            Increment(x, of=x_t, scale=steps * self.lr_x),
-            Increment(y, of=y_t, scale=steps * self.lr_y),
-            weighting="uniform",
-        )
         pull = reach(int(steps.value), self.momentum) * self.lr_x * self.prox * (state.x - state.z)
-        new = self.server_step(state, x=dx - pull, y=dy)
-        z = state.z + self.beta * (new.x - state.z)
-        return new._replace(y=clients.project(new.y), z=z)
+        new = self.server_point(state, clients, x=dx - pull, y=dy)
+        return new._replace(z=state.z + self.beta * (new.x - state.z))

@@ -20,55 +20,28 @@ set).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from torch import Tensor
-
-from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Meta, register
+from harness.core.methods.descent_ascent import DescentAscent, Point
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDA(Descent, ServerUpdate):
-    """Simultaneous local descent in x and ascent in y, averaged after some steps.
-
-    Attributes
-    ----------
-    lr_x, lr_y : float
-        Step sizes.
-    """
+class LocalSGDA(DescentAscent):
+    """Simultaneous local descent in x and ascent in y, averaged after some steps."""
 
     meta: ClassVar = Meta(
         "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
         parts=True, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
-
-    class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``."""
-
-        x: Tensor
-        y: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point."""
-        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Point, clients: Clients, channel: Channel) -> Point:
         """Take simultaneous local steps, then apply the mean increments."""
         x, y = x_t, y_t = channel.down(state.x, state.y)
         m = None
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        dx, dy = channel.mean(
-            Increment(x, of=x_t, scale=steps * self.lr_x),
-            Increment(y, of=y_t, scale=steps * self.lr_y),
-            weighting="uniform",
-        )
-        new = self.server_step(state, x=dx, y=dy)
-        return new._replace(y=clients.project(new.y))
+        dx, dy = channel.mean(*self.increments(clients, (x, y), (x_t, y_t)), weighting="uniform")
+        return self.server_point(state, clients, x=dx, y=dy)

@@ -27,28 +27,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, positive, register
+from harness.core.methods.descent_ascent import DescentAscent
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDAPlus(Descent, ServerUpdate):
+class LocalSGDAPlus(DescentAscent):
     """Local descent in x at the client's point and ascent in y at the snapshot, averaged after some steps.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Step sizes.
     snapshot_rounds : int
         Rounds between snapshots of the server's x.
     """
@@ -58,9 +47,6 @@ class LocalSGDAPlus(Descent, ServerUpdate):
         epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     snapshot_rounds: int = positive(5)
 
     class State(NamedTuple):
@@ -84,11 +70,5 @@ class LocalSGDAPlus(Descent, ServerUpdate):
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        dx, dy = channel.mean(
-            Increment(x, of=x_t, scale=steps * self.lr_x),
-            Increment(y, of=y_t, scale=steps * self.lr_y),
-            weighting="uniform",
-        )
-        new = self.server_step(state, x=dx, y=dy)
-        return new._replace(y=clients.project(new.y), xs=snapshot)
+        dx, dy = channel.mean(*self.increments(clients, (x, y), (x_t, y_t)), weighting="uniform")
+        return self.server_point(state._replace(xs=snapshot), clients, x=dx, y=dy)

@@ -30,18 +30,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register
+from harness.core.methods.descent_ascent import TwoVariables
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MomentumLocalSGDA(Release):
+class MomentumLocalSGDA(TwoVariables, Release):
     """Local steps along the directions, which move toward the gradients at each new point; all four are averaged.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Step sizes.
     a : float
         Scale of steps and of momentum, in (0, 1].
     b_x, b_y : float
@@ -56,9 +55,6 @@ class MomentumLocalSGDA(Release):
         version=2, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     a: float = positive(1.0)
     b_x: float = positive(0.5)
     b_y: float = positive(0.5)
@@ -98,10 +94,8 @@ class MomentumLocalSGDA(Release):
             dx, dy = dx + wx * (gx - dx), dy + wy * (gy - dy)
             if self.recompute_after_sync:
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
-        steps = clients.most_steps(self)
         moved = channel.mean(
-            Increment(x, of=x_t, scale=steps * lr_x),
-            Increment(y, of=y_t, scale=steps * lr_y),
+            *self.increments(clients, (x, y), (x_t, y_t), (lr_x, lr_y)),
             Increment(dx, of=dx_t),
             Increment(dy, of=dy_t),
             weighting="uniform",

@@ -24,32 +24,19 @@ step.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from torch import Tensor
-
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Release,
-    ServerUpdate,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, Release, register
+from harness.core.methods.descent_ascent import DescentAscent, Point
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SAGDA(Descent, Release, ServerUpdate):
+class SAGDA(DescentAscent, Release):
     """Local SGDA that replaces each client's gradient at the server's point by the mean of all clients.
 
     Attributes
     ----------
-    lr_x, lr_y : float
-        Local step sizes.
     resample_cv : bool
         Evaluate a client's gradient at the server's point on every batch instead of once.
     """
@@ -59,22 +46,9 @@ class SAGDA(Descent, Release, ServerUpdate):
         version=2, epochs=False,
     )  # fmt: skip
 
-    local_steps: int | None = 10
-    lr_x: float = step_size(0.01)
-    lr_y: float = step_size(0.01)
     resample_cv: bool = False
 
-    class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``."""
-
-        x: Tensor
-        y: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point."""
-        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Point, clients: Clients, channel: Channel) -> Point:
         """Average the gradients at the server's point, then take corrected local steps from it."""
         x, y = x_t, y_t = channel.down(state.x, state.y)
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
@@ -88,11 +62,5 @@ class SAGDA(Descent, Release, ServerUpdate):
             drift, sizes = (gx - ax, gy - ay), (self.lr_x, -self.lr_y)
             (x, y), m = self.step((x, y), drift, batch, m, lr=sizes, correction=(mx, my))
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        dx, dy = channel.mean(
-            Increment(x, of=x_t, scale=steps * self.lr_x),
-            Increment(y, of=y_t, scale=steps * self.lr_y),
-            weighting="uniform",
-        )
-        new = self.server_step(state, x=dx, y=dy)
-        return new._replace(y=clients.project(new.y))
+        dx, dy = channel.mean(*self.increments(clients, (x, y), (x_t, y_t)), weighting="uniform")
+        return self.server_point(state, clients, x=dx, y=dy)

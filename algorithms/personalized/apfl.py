@@ -23,22 +23,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    UserError,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, probability, register, step_size
+from harness.core.methods.personal import Personalized
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class APFL(Descent, ServerUpdate):
+class APFL(Personalized):
     """Local SGD on the global model, and on the personal model at the mixture of both.
 
     Attributes
@@ -54,8 +45,7 @@ class APFL(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
-    share: float = 0.5
+    share: float = probability(0.5)
     lr_share: float = step_size(0.01, zero=True)
 
     class State(NamedTuple):
@@ -64,11 +54,6 @@ class APFL(Descent, ServerUpdate):
         x: Tensor
         pi: Tensor
         share: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise UserError(f"algorithm apfl: share must be from 0 to 1, given {self.share}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start both models from the problem's model."""

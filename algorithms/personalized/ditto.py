@@ -24,23 +24,13 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, positive, register, step_size
+from harness.core.methods.personal import Personalized
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ditto(Descent, ServerUpdate):
+class Ditto(Personalized):
     """FedAvg, and separate local training with a pull toward the received global model.
 
     Attributes
@@ -58,7 +48,6 @@ class Ditto(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     tie: float = not_negative(0.01)
     personal_epochs: int | None = positive(None)
 
@@ -74,15 +63,12 @@ class Ditto(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps on both models, then apply the mean increment of the global one."""
-        x = x_t = channel.down(state.x)
-        m = None
-        batches = again = clients.batches(self)
-        for batch in batches:
-            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        x_t, batches = channel.down(state.x), clients.batches(self)
+        x = self.descend(x_t, batches, clients.grad, lr=self.lr)
         if self.personal_epochs is not None:
-            again = clients.batches(self, epochs=self.personal_epochs)
+            batches = clients.batches(self, epochs=self.personal_epochs)
         p, m = clients.take(state.pi), None
-        for batch in again:
+        for batch in batches:
             pull = self.tie * (p - x_t)
             p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr, plus=pull)
         return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(

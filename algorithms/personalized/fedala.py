@@ -29,23 +29,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    positive,
-    register,
-    step_size,
-)
-from harness.core.problem import Problem, join_model, split_model
+from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedALA(Descent, ServerUpdate):
+class FedALA(Personalized, Split):
     """FedAvg whose clients mix the received head with their own, entry by entry, before they train.
 
     Attributes
@@ -61,7 +52,6 @@ class FedALA(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     lr_weights: float = step_size(1.0, zero=True)
     weight_epochs: int | None = positive(None)
 
@@ -72,10 +62,6 @@ class FedALA(Descent, ServerUpdate):
         v: Tensor
         vi: Tensor
         wi: Tensor
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, and from weights of 1."""

@@ -22,23 +22,14 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
-from harness.core.problem import Problem, join_model, split_model
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Descent, ServerUpdate):
+class FedBABU(Personalized, Split):
     """FedAvg on the extractor under a fixed head.
 
     Attributes
@@ -57,7 +48,6 @@ class FedBABU(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     finetune_epochs: int = not_negative(5)
     finetune: Literal["all", "head"] = "all"
 
@@ -67,21 +57,14 @@ class FedBABU(Descent, ServerUpdate):
         u: Tensor
         v: Tensor
 
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model."""
         return self.server_init(self.State(start["x"], start["y"]), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps on the extractor, then apply its mean increment."""
-        u = u_t = channel.down(state.u)
-        m = None
-        v = clients.rows(state.v)
-        for batch in clients.batches(self):
-            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr)
+        u_t, v = channel.down(state.u), clients.rows(state.v)
+        u = self.descend(u_t, clients.batches(self), lambda u, batch: clients.grad_x(u, v, batch), lr=self.lr)
         return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))
 
     def model(self, state: State) -> Tensor:

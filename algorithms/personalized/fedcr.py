@@ -35,23 +35,23 @@ from torch import Tensor
 from harness.core import (
     Channel,
     Clients,
-    Descent,
     Increment,
     Meta,
-    ServerUpdate,
     Statistic,
-    UserError,
+    not_negative,
     positive,
+    probability,
     register,
     step_size,
 )
 from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores, variational_loss
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import Problem, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedCR(Descent, ServerUpdate):
+class FedCR(Personalized, Split):
     """Local SGD on encoder and head with draws of the latent vector, near the prior of each sample's class.
 
     Attributes
@@ -76,12 +76,11 @@ class FedCR(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     latent: int = positive(256)
-    beta: float = 0.001
+    beta: float = not_negative(0.001)
     draws: int = positive(15)
     test_draws: int = positive(30)
-    prior_rate: float = 1.0
+    prior_rate: float = probability(1.0)
     kl: Literal["forward", "reverse"] = "reverse"
 
     class State(NamedTuple):
@@ -91,12 +90,6 @@ class FedCR(Descent, ServerUpdate):
         vi: Tensor
         m: Annotated[Tensor, Statistic]
         s: Annotated[Tensor, Statistic]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.prior_rate <= 1 and self.beta >= 0):
-            given = f"{self.prior_rate} and {self.beta}"
-            raise UserError(f"algorithm fedcr: prior_rate must be in [0, 1], beta at least 0, given {given}")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into encoder and head; predict with mean scores over draws."""
@@ -128,7 +121,3 @@ class FedCR(Descent, ServerUpdate):
         m_new, s_new = weighted / (1 + precision), (1 + precision).rsqrt()
         m, s = (1 - rate) * state.m + rate * m_new, (1 - rate) * state.s + rate * s_new
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), m=m, s=s)
-
-    def model(self, state: State) -> Tensor:
-        """Return the common encoder with every client's head."""
-        return join_model(state.u, state.vi)

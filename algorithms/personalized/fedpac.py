@@ -24,6 +24,7 @@ that is absent from a cohort keeps its prototype. Weights below 1e-3 are dropped
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, NamedTuple
 
 import torch
@@ -32,10 +33,8 @@ from torch import Tensor
 from harness.core import (
     Channel,
     Clients,
-    Descent,
     Increment,
     Meta,
-    ServerUpdate,
     Statistic,
     not_negative,
     positive,
@@ -44,7 +43,7 @@ from harness.core import (
 )
 from harness.core.execution.exact.sums import combined
 from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Personalized, Split
 
 LEAST = 1e-3  # smallest weight of another client's head
 RARE = 1e-6  # share of a class among all samples below which its prototype is kept
@@ -52,7 +51,7 @@ RARE = 1e-6  # share of a class among all samples below which its prototype is k
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedPAC(Descent, ServerUpdate):
+class FedPAC(Personalized, Split):
     """Local SGD on the head, then on the extractor with a pull of features to prototypes; then combine heads.
 
     Attributes
@@ -79,7 +78,6 @@ class FedPAC(Descent, ServerUpdate):
 
     lr_u: float = step_size(0.01)
     lr_v: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     head_epochs: int | None = positive(None)
     alignment: float = not_negative(1.0)
     head_combination: bool = True
@@ -90,10 +88,6 @@ class FedPAC(Descent, ServerUpdate):
         u: Tensor
         vi: Tensor
         c: Annotated[Tensor, Statistic]
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, without prototypes."""
@@ -116,10 +110,8 @@ class FedPAC(Descent, ServerUpdate):
         target = torch.where(has.unsqueeze(-1), prototypes, mean.unflatten(-1, (k, -1)))
         pull = self.alignment * has.any(-1, keepdim=True).to(c)  # zero before the first prototypes
 
-        m = None
-        for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
-        m = None
+        heads, m = clients.batches(self, stream="head", epochs=self.head_epochs), None
+        v = self.descend(v, heads, partial(clients.grad_y, u), lr=self.lr_v)
         for batch in clients.batches(self):
             gradient = clients.gradient(aligned_loss, u, v, target, pull, batch=batch)
             u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
@@ -134,10 +126,6 @@ class FedPAC(Descent, ServerUpdate):
             steps, spreads, hs = channel.gather(Increment(v, of=v_t), spread, Statistic(h), stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
-
-    def model(self, state: State) -> Tensor:
-        """Return the common extractor with every client's head."""
-        return join_model(state.u, state.vi)
 
 
 def combination(spread: Tensor, h: Tensor) -> Tensor:

@@ -22,13 +22,13 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
-from harness.core.problem import Problem, join_model, split_model
+from harness.core import Channel, Clients, Increment, Meta, register, step_size
+from harness.core.methods.personal import Personalized, Split
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Descent, ServerUpdate):
+class FedPer(Personalized, Split):
     """Local SGD on the whole model; only the extractor is averaged.
 
     Attributes
@@ -42,17 +42,12 @@ class FedPer(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
 
     class State(NamedTuple):
         """The shared extractor, ``(..., P)``, and the heads that clients keep, ``(..., total, Q)``."""
 
         u: Tensor
         vi: Tensor
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model."""
@@ -67,7 +62,3 @@ class FedPer(Descent, ServerUpdate):
         return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
             vi=clients.put(state.vi, v)
         )
-
-    def model(self, state: State) -> Tensor:
-        """Return what is shared with what each client keeps."""
-        return join_model(state.u, state.vi)

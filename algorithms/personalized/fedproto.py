@@ -41,12 +41,13 @@ from harness.core import (
     step_size,
 )
 from harness.core.methods.derivatives import aligned_loss, class_statistics
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProto(Descent):
+class FedProto(Descent, Split):
     """Local SGD on the own model with a pull of features to the prototypes of their classes.
 
     Attributes
@@ -80,10 +81,6 @@ class FedProto(Descent):
         ui: Tensor
         vi: Tensor
         c: Annotated[Tensor, Statistic]
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, without prototypes."""

@@ -26,24 +26,15 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, not_negative, positive, register, step_size
 from harness.core.methods.derivatives import feature_distance, tied_loss
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReCo(Descent, ServerUpdate):
+class FedReCo(Personalized, Split):
     """Local SGD on the head, then on the extractor with a penalty; the common one follows the clients' features.
 
     Attributes
@@ -63,7 +54,6 @@ class FedReCo(Descent, ServerUpdate):
     lr_u: float = step_size(0.01)
     lr_v: float = step_size(0.01)
     lr_0: float = step_size(0.001, zero=True)
-    grad_clip: float | None = 10.0
     tie: float = not_negative(0.01)
     head_epochs: int | None = positive(None)
     total: bool = False
@@ -76,10 +66,6 @@ class FedReCo(Descent, ServerUpdate):
         ui: Tensor
         vi: Tensor
 
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, which makes features comparable."""
         state = self.State(start["x"], clients.rows(start["x"]), clients.rows(start["y"]))
@@ -90,10 +76,8 @@ class FedReCo(Descent, ServerUpdate):
         tied = partial(tied_loss, weight=self.tie / 2, total=self.total)
         distance = partial(feature_distance, total=self.total)
         u_0, u, v = channel.down(state.u), clients.take(state.ui), clients.take(state.vi)
-        m = None
-        for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
-        m = None
+        heads, m = clients.batches(self, stream="head", epochs=self.head_epochs), None
+        v = self.descend(v, heads, partial(clients.grad_y, u), lr=self.lr_v)
         for batch in clients.batches(self):
             u, m = self.step(u, clients.gradient(tied, u, v, u_0, batch=batch), batch, m, lr=self.lr_u)
         fresh = clients.data() if self.full_q else next(iter(clients.batches(self, steps=1, stream="q")))

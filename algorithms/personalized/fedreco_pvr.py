@@ -18,29 +18,21 @@ data, as in the paper.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Meta, not_negative, positive, register, step_size
 from harness.core.methods.derivatives import feature_distance
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReCoPVR(Descent, ServerUpdate):
+class FedReCoPVR(Personalized, Split):
     """FedReCo with the penalty's gradient corrected by its full value at the start of the round.
 
     Attributes
@@ -58,7 +50,6 @@ class FedReCoPVR(Descent, ServerUpdate):
     lr_u: float = step_size(0.01)
     lr_v: float = step_size(0.01)
     lr_0: float = step_size(0.001, zero=True)
-    grad_clip: float | None = 10.0
     tie: float = not_negative(0.01)
     head_epochs: int | None = positive(None)
 
@@ -71,10 +62,6 @@ class FedReCoPVR(Descent, ServerUpdate):
         before: Tensor
         gi: Tensor
 
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, where the distance and its gradient are zero."""
         u = clients.rows(start["x"])
@@ -86,10 +73,9 @@ class FedReCoPVR(Descent, ServerUpdate):
         """Train head and extractor locally, then step the common extractor along the mean of q."""
         u_0 = channel.down(state.u)
         u, v, before, g = (clients.take(rows) for rows in state[1:5])
+        heads = clients.batches(self, stream="head", epochs=self.head_epochs)
+        v = self.descend(v, heads, partial(clients.grad_y, u), lr=self.lr_v)
         u_t, m = u, None
-        for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
-        m = None
         for batch in clients.batches(self):
             new = clients.gradient(feature_distance, u, u_0, batch=batch)
             old = clients.gradient(feature_distance, u_t, before, batch=batch)

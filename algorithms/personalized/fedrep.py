@@ -21,27 +21,18 @@ the averaged extractor with each client's head.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    positive,
-    register,
-    step_size,
-)
-from harness.core.problem import Problem, join_model, split_model
+from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
+from harness.core.methods.personal import Personalized, Split
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Descent, ServerUpdate):
+class FedRep(Personalized, Split):
     """Local SGD on the head, then on the extractor with the new head.
 
     Attributes
@@ -59,7 +50,6 @@ class FedRep(Descent, ServerUpdate):
     lr_u: float = step_size(0.01, zero=True)
     lr_v: float = step_size(0.01)
     head_epochs: int | None = positive(None)
-    grad_clip: float | None = 10.0
 
     class State(NamedTuple):
         """The extractor ``(..., P)`` and the clients' heads ``(..., total, Q)``."""
@@ -67,27 +57,18 @@ class FedRep(Descent, ServerUpdate):
         u: Tensor
         vi: Tensor
 
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model."""
         return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train heads, then extractors, locally; then apply the mean increment of the extractors."""
-        u = u_t = channel.down(state.u)
-        v, m = clients.take(state.vi), None
-        for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
-        m = None
-        for batch in clients.batches(self):
-            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u)
+        u_t = channel.down(state.u)
+        heads = clients.batches(self, stream="head", epochs=self.head_epochs)
+        v = self.descend(clients.take(state.vi), heads, partial(clients.grad_y, u_t), lr=self.lr_v)
+        u = self.descend(
+            u_t, clients.batches(self), lambda u, batch: clients.grad_x(u, v, batch), lr=self.lr_u
+        )
         return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
             vi=clients.put(state.vi, v)
         )
-
-    def model(self, state: State) -> Tensor:
-        """Return the common extractor with every client's head."""
-        return join_model(state.u, state.vi)

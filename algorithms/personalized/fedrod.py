@@ -27,26 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
 from harness.core.methods.derivatives import balanced_loss, class_shares
-from harness.core.problem import Problem, join_model, split_model
+from harness.core.methods.personal import Personalized, Split
+from harness.core.problem import join_model
 
 RARE = 1e-6  # share of a class that a client does not have
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedRoD(Descent, ServerUpdate):
+class FedRoD(Personalized, Split):
     """FedAvg on a balanced loss; personal heads learn what the generic head's scores lack at home.
 
     Attributes
@@ -68,7 +59,6 @@ class FedRoD(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     balance: float = not_negative(1.0)
 
     class State(NamedTuple):
@@ -77,10 +67,6 @@ class FedRoD(Descent, ServerUpdate):
         u: Tensor
         v: Tensor
         vi: Tensor
-
-    def view(self, problem: Problem) -> Problem:
-        """Split the model into extractor and head."""
-        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model, and from personal heads of zero."""

@@ -8,6 +8,7 @@ Deviations: none.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -57,18 +58,12 @@ class Local(Descent):
 
     def round(self, state: Any, clients: Clients, channel: Channel) -> State | Halves:
         """Train for the local steps or epochs of one round."""
-        parts, m = [clients.take(part) for part in state], None
         if not self.alternate:
-            (x,) = parts
-            for batch in clients.batches(self):
-                x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+            x = self.descend(clients.take(state.x), clients.batches(self), clients.grad, lr=self.lr)
             return self.State(clients.put(state.x, x))
-        u, v = parts
-        for batch in clients.batches(self, stream="head"):
-            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr)
-        m = None
-        for batch in clients.batches(self):
-            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr)
+        u, v = clients.take(state.ui), clients.take(state.vi)
+        v = self.descend(v, clients.batches(self, stream="head"), partial(clients.grad_y, u), lr=self.lr)
+        u = self.descend(u, clients.batches(self), lambda u, batch: clients.grad_x(u, v, batch), lr=self.lr)
         return self.Halves(clients.put(state.ui, u), clients.put(state.vi, v))
 
     def model(self, state: Any) -> Tensor:

@@ -20,26 +20,17 @@ Deviations: first order only. Every evaluation adapts a copy of w by ``finetune_
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
+from harness.core.methods.averaging import Averaging, Model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Descent, ServerUpdate):
+class PerFedAvg(Averaging):
     """Local steps along the gradient at the point one step ahead.
 
     Attributes
@@ -60,16 +51,7 @@ class PerFedAvg(Descent, ServerUpdate):
     grad_clip: float | None = 10.0
     finetune_steps: int = not_negative(1)
 
-    class State(NamedTuple):
-        """The common model, ``(..., P)``."""
-
-        x: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model."""
-        return self.server_init(self.State(start["x"]), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Model, clients: Clients, channel: Channel) -> Model:
         """Take local steps with two gradients each, then apply the mean increment."""
         x = x_t = channel.down(state.x)
         m = None
@@ -78,7 +60,7 @@ class PerFedAvg(Descent, ServerUpdate):
             x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
         return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))
 
-    def personal(self, state: State, clients: Clients) -> Tensor:
+    def personal(self, state: Model, clients: Clients) -> Tensor:
         """Return a copy that every client adapted."""
         x = clients.rows(state.x)
         if self.finetune_steps == 0:

@@ -24,22 +24,13 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    positive,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
+from harness.core.methods.personal import Personalized
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Descent, ServerUpdate):
+class PFedMe(Personalized):
     """Local steps of the global model toward personal models, which are pulled toward it.
 
     Attributes
@@ -58,7 +49,6 @@ class PFedMe(Descent, ServerUpdate):
 
     lr: float = step_size(0.005)
     lr_inner: float = step_size(0.01)
-    grad_clip: float | None = 10.0
     tie: float = positive(15.0)
     inner_steps: int = positive(5)
 

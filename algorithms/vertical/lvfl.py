@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, register, step_size
+from harness.core import Channel, Clients, Descent, Meta, positive, register, step_size
 from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
 
 
@@ -57,7 +57,7 @@ class LVFL(Descent):
     )  # fmt: skip
 
     lr: float = step_size(0.01)
-    iterations: int = 5
+    iterations: int = positive(5)
     labels: Literal["everywhere", "server"] = "everywhere"
     resend: bool = True
 
@@ -66,11 +66,6 @@ class LVFL(Descent):
 
         x: Tensor
         y: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.iterations < 1:
-            raise UserError(f"algorithm lvfl: iterations must be at least 1, given {self.iterations}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's networks; all parties start equal."""

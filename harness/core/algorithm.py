@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.core import steps
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.channel import Channel
@@ -46,10 +47,12 @@ class Bound(NamedTuple):
 POSITIVE = Bound(lambda value: bool(np.isfinite(value)) and value > 0, "above 0")
 NOT_NEGATIVE = Bound(lambda value: bool(np.isfinite(value)) and value >= 0, "at least 0")
 BELOW_ONE = Bound(lambda value: 0 <= value < 1, "at least 0 and below 1")
+AT_MOST_ONE = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
+PROBABILITY = Bound(lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
-def positive(default: float | None) -> Any:
-    """Declare a field that is a finite number above 0, or None: ``mu: float = positive(0.1)``."""
+def positive(default: float | tuple[float, ...] | None) -> Any:
+    """Declare a field that is a finite number above 0, some of them, or None: ``mu: float = positive(0.1)``."""
     return field(default=default, metadata={_BOUND: POSITIVE})
 
 
@@ -61,6 +64,16 @@ def not_negative(default: float | None) -> Any:
 def below_one(default: float) -> Any:
     """Declare a field that is at least 0 and below 1."""
     return field(default=default, metadata={_BOUND: BELOW_ONE})
+
+
+def at_most_one(default: float) -> Any:
+    """Declare a field that is above 0 and at most 1."""
+    return field(default=default, metadata={_BOUND: AT_MOST_ONE})
+
+
+def probability(default: float) -> Any:
+    """Declare a field that is from 0 to 1."""
+    return field(default=default, metadata={_BOUND: PROBABILITY})
 
 
 def step_size(default: float, *, zero: bool = False) -> Any:
@@ -209,7 +222,8 @@ class Algorithm:
             )
         for name, declared in _declarations(type(self)).items():
             value = getattr(self, name)
-            if value is not None and not declared[_BOUND].holds(value):
+            numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+            if not all(map(declared[_BOUND].holds, numbers)):
                 raise UserError(
                     f"algorithm {self.meta.name}: {name} must be {declared[_BOUND].words}, given {value}"
                 )
@@ -281,9 +295,10 @@ class Algorithm:
     def model(self, state: Any) -> Any:
         """Return the model to evaluate, ``(..., P)``, or one per client, ``(..., total, P)``.
 
+        By default the server's x; in gossip the average of the nodes.
         For a vertical problem: the pair of the server's vector and the parties' rows.
         """
-        return state.x
+        return state.x.mean(-2) if self.meta.gossip else state.x
 
     def personal(self, state: Any, clients: Clients) -> Any:
         """Return the models to evaluate at the clients: `model`, possibly adapted locally.
@@ -411,6 +426,21 @@ class Descent(Algorithm):
         return tuple(
             steps.moved(part, size * way) for part, size, way in zip(x, lr, directions, strict=True)
         ), m
+
+    def descend(
+        self,
+        x: Tensor,
+        batches: Iterable[LocalBatch],
+        gradient: Callable[[Tensor, LocalBatch], Tensor],
+        *,
+        lr: Any,
+        correction: Tensor | None = None,
+    ) -> Tensor:
+        """Take local SGD steps along ``gradient(x, batch)``, one for each batch; other arguments as in `step`."""
+        m = None
+        for batch in batches:
+            x, m = self.step(x, gradient(x, batch), batch, m, lr=lr, correction=correction)
+        return x
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,43 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-MOST = 256  # pieces of work that wait to be added up
-MOST_WEIGHTS = 1 << 20  # weights of samples in them
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Samples of one batch, to be counted with those of other batches.
-
-    Attributes
-    ----------
-    weight : Tensor
-        Weights of the batch, ``(*lead, C, B)``: 1, or 0 for padding. Runs may share an axis of length 1.
-    members : Tensor
-        How often the samples of each client count, ``(*lead, C)``.
-    """
-
-    weight: Tensor
-    members: Tensor
-
-    def __mul__(self, times: Tensor) -> Samples:
-        """Count the samples of each client ``times (*lead, C, 1)`` times."""
-        return Samples(self.weight, self.members * times.squeeze(-1))
-
-
-class _Work(NamedTuple):
-    """Operations, how often they were done, in one or several parts, and whether they are oracle calls."""
-
-    flops: float
-    times: Sequence[Tensor | Samples]  # a tensor is summed up already
-    oracle: bool
 
 
 class Cost:
@@ -64,23 +30,9 @@ class Cost:
     def __init__(self, lead: tuple[int, ...] = ()) -> None:
         self.up = torch.zeros(lead, dtype=torch.int64)
         self.down = torch.zeros(lead, dtype=torch.int64)
-        self._flops = torch.zeros(lead, dtype=torch.int64)
-        self._oracle_calls = torch.zeros(lead, dtype=torch.int64)
-        self._work: list[_Work] = []  # what is not yet added up
-        self._weights = 0  # in it
+        self.flops = torch.zeros(lead, dtype=torch.int64)
+        self.oracle_calls = torch.zeros(lead, dtype=torch.int64)
         self._lock = threading.Lock()
-
-    @property
-    def flops(self) -> Tensor:
-        """Operations of the clients."""
-        self._add_up()
-        return self._flops
-
-    @property
-    def oracle_calls(self) -> Tensor:
-        """Evaluations of functions on single samples."""
-        self._add_up()
-        return self._oracle_calls
 
     def sent(self, sizes: Tensor, *, up: bool) -> None:
         """Count messages of ``sizes`` bytes, ``(*lead, C)``."""
@@ -90,44 +42,16 @@ class Cost:
             else:
                 self.down = self.down + sizes.sum(-1)
 
-    def work(self, flops: float, *times: Tensor | Samples, oracle: bool = False) -> None:
+    def work(self, flops: float, *times: Tensor, oracle: bool = False) -> None:
         """Count ``flops`` operations, as often as the sum of all ``times (*lead, C, n)`` says.
 
         With ``oracle`` each time is for a sample, and also counts as an oracle call.
         """
-        parts: list[Tensor | Samples] = []
-        weights = 0
-        for number in times:
-            if isinstance(number, Samples):
-                parts.append(number)
-                weights += number.weight.numel()
-            else:
-                parts.append(number.sum((-2, -1), dtype=torch.int64))
+        number = torch.stack([part.sum((-2, -1), dtype=torch.int64) for part in times]).sum(0)
         with self._lock:
-            self._work.append(_Work(flops, parts, oracle))
-            self._weights += weights
-        if len(self._work) >= MOST or self._weights >= MOST_WEIGHTS:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Add what was counted since the last time, at once, as a step of a small model takes few operations."""
-        with self._lock:
-            if not (work := self._work):
-                return
-            sums = _totals(work)
-            self._work, self._weights = [], 0
-            # On the clients' device, so that the round does not wait for a transfer.
-            devices = [self._flops.device, *(totals.device for _, totals in sums)]
-            where = next((device for device in devices if device.type != "cpu"), devices[0])
-            counts = torch.zeros(len(work), *self._flops.shape, dtype=torch.int64, device=where)
-            for pieces, totals in sums:
-                counts.index_add_(0, torch.tensor(pieces, device=where), totals.to(where))
-            flops, calls = torch.tensor(
-                [(piece.flops, piece.oracle) for piece in work], dtype=torch.float64
-            ).T.to(where)
-            each = counts.movedim(0, -1)
-            self._flops = self._flops.to(where) + (each * flops).round().long().sum(-1)
-            self._oracle_calls = self._oracle_calls.to(where) + (each * calls.long()).sum(-1)
+            self.flops = _added(self.flops, (number.double() * flops).round().long())
+            if oracle:
+                self.oracle_calls = _added(self.oracle_calls, number)
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""
@@ -137,33 +61,10 @@ class Cost:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Restore the counters of a checkpoint."""
         self.up, self.down = state["up"], state["down"]
-        self._work, self._weights = [], 0
-        self._flops, self._oracle_calls = state["flops"], state["oracle_calls"]
+        self.flops, self.oracle_calls = state["flops"], state["oracle_calls"]
 
 
-def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
-    """Return numbers of pieces of work with how often each was done, ``(pieces, *lead)``.
-
-    Those of one kind are counted together: batches of one shape, and what is summed up already.
-    """
-    alike: dict[object, list[tuple[int, Any]]] = {}
-    for number, piece in enumerate(work):
-        for times_of_piece in piece.times:
-            tensors = (
-                (times_of_piece.weight, times_of_piece.members)
-                if isinstance(times_of_piece, Samples)
-                else (times_of_piece,)
-            )
-            kind = tuple((tensor.shape, tensor.device) for tensor in tensors)
-            alike.setdefault(kind, []).append((number, times_of_piece))
-    sums = []
-    for some in alike.values():
-        numbers, times = [number for number, _ in some], [times_of_piece for _, times_of_piece in some]
-        if isinstance(times[0], Samples):
-            weight = torch.stack([times_of_piece.weight for times_of_piece in times])
-            members = torch.stack([times_of_piece.members for times_of_piece in times]).to(weight.device)
-            totals = ((weight > 0.5).sum(-1, dtype=torch.int32) * members).sum(-1)
-        else:
-            totals = torch.stack(times)
-        sums.append((numbers, totals))
-    return sums
+def _added(total: Tensor, number: Tensor) -> Tensor:
+    """Return a sum on the clients' device, so that the round does not wait for a transfer."""
+    where = number.device if total.device.type == "cpu" else total.device
+    return total.to(where) + number.to(where)

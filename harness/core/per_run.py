@@ -98,28 +98,19 @@ class PerRun:
         return function(*map(convert, args), **{name: convert(one) for name, one in (kwargs or {}).items()})
 
 
-def _arithmetic(name: str) -> Callable[[PerRun, Any], Any]:
+def _arithmetic(name: str, *, reflected: bool = False) -> Callable[[PerRun, Any], Any]:
     function = getattr(operator, name)
+
+    def ordered(mine: Any, other: Any) -> Any:
+        return function(other, mine) if reflected else function(mine, other)
 
     def method(self: PerRun, other: Any) -> Any:
         if isinstance(other, Tensor):
-            if name == "truediv":
-                return quotient(self.of(other), other)
-            return function(self.of(other), other)
+            exact = quotient if name == "truediv" and not reflected else ordered
+            return exact(self.of(other), other)
         if isinstance(other, PerRun):
-            return PerRun(list(map(function, self.values, other.values)))
-        return self.each(lambda value: function(value, other)) if _number(other) else NotImplemented
-
-    return method
-
-
-def _reflected(name: str) -> Callable[[PerRun, Any], Any]:
-    function = getattr(operator, name)
-
-    def method(self: PerRun, other: Any) -> Any:
-        if isinstance(other, Tensor):
-            return function(other, self.of(other))
-        return self.each(lambda value: function(other, value)) if _number(other) else NotImplemented
+            return PerRun(list(map(ordered, self.values, other.values)))
+        return self.each(lambda value: ordered(value, other)) if _number(other) else NotImplemented
 
     return method
 
@@ -148,7 +139,7 @@ def _number(value: object) -> bool:
 _POWERS = (torch.pow, Tensor.pow, Tensor.__pow__, Tensor.__rpow__)
 for _name in ("add", "sub", "mul", "truediv"):
     setattr(PerRun, f"__{_name}__", _arithmetic(_name))
-    setattr(PerRun, f"__r{_name}__", _reflected(_name))
+    setattr(PerRun, f"__r{_name}__", _arithmetic(_name, reflected=True))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(PerRun, f"__{_name}__", _comparison(_name))
 

@@ -254,12 +254,13 @@ class Simulation:
         self._begin_round(clients)
         channel = self.channel(clients, diagnose)
         algorithm, before = self.algorithm.at(self.round), self.state
+        advance = partial(algorithm.round, before)
         if isinstance(algorithm, Release) and algorithm.release == "value":
-            channel.release_values(partial(algorithm.round, before))
+            channel.release_values(advance)
         if self._chunked:
-            self.state = round_in_chunks(algorithm, before, clients, channel, self.rows)
+            self.state = round_in_chunks(advance, clients, channel.part, self.rows)
         else:
-            self.state = algorithm.round(before, clients, channel)
+            self.state = advance(clients, channel)
         finite = finite_runs(self._deciding(before, clients), self._runs)
         if self.rows_private:
             self.state = keep_finite(before, self.state, self._runs, clients)

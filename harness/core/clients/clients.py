@@ -12,7 +12,7 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, BatchPlan, LocalWork, Split
 from harness.core.clients.cohort import Cohort, Membership
-from harness.core.clients.gradients import Gradients, GradientVerbs, slots
+from harness.core.clients.gradients import Gradients, slots
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.local_data import LocalData
 from harness.core.clients.party_models import PartyModels
@@ -29,7 +29,7 @@ from harness.core.settings.privacy import Privacy
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models
 
 
-class Clients(Cohort, GradientVerbs):
+class Clients(Cohort):
     """A round's cohort with its private data. Rows leave the clients only through a `Channel`.
 
     `Cohort` knows who takes part, `LocalData` what they hold, `Gradients` how they train, `PartyModels` what the
@@ -176,14 +176,52 @@ class Clients(Cohort, GradientVerbs):
         """
         return self._data.mean_steps(work, momentum)
 
+    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
+        return self._gradients((x,), batch)[0]
+
+    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
+        """Return the gradients by both variables at one point, ``(..., C, P)`` and ``(..., C, Q)``."""
+        gx, gy = self._gradients((x, y), batch)
+        return gx, gy
+
+    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient by the second variable, ``(..., C, Q)``: less work than both."""
+        return self._gradients((x, y), batch, by=(1,))[0]
+
+    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient by the first variable, ``(..., C, P)``."""
+        return self._gradients((x, y), batch, by=(0,))[0]
+
     def gradient(self, objective: Objective, *points: Tensor, batch: LocalBatch, by: int | Points = 0) -> Any:
-        """Return the gradient of an objective other than the problem's loss; see `GradientVerbs`."""
+        """Return the gradient of an objective other than the problem's loss.
+
+        Parameters
+        ----------
+        objective : Callable[[Problem], Callable]
+            ``objective(problem)(*points, batch)`` is a scalar for one client. It must return the same object
+            for equal problems (use `functools.lru_cache`), because its operations are measured once. A pruned
+            model's problem is the smaller one.
+        *points : Tensor
+            The variables, ``(..., C, n)`` each.
+        batch : LocalBatch
+            The samples.
+        by : int or tuple of int
+            Numbers of the variables to differentiate by, from 0; several give a tuple of gradients.
+
+        Raises
+        ------
+        Incompatible
+            Under record-level privacy, if the objective is not marked as a mean over samples
+            (`harness.core.problem.per_sample`).
+        """
         if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
             raise Incompatible(
                 "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
                 "mean over samples"
             )
-        return super().gradient(objective, *points, batch=batch, by=by)
+        gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)
+        return gradients[0] if isinstance(by, int) else tuple(gradients)
 
     def _gradients(
         self,
@@ -192,16 +230,16 @@ class Clients(Cohort, GradientVerbs):
         by: Points = (),
         objective: Objective = problem_loss,
     ) -> list[Tensor]:
+        """Return the gradients of each client by the points numbered ``by``; by all if it is empty."""
         held = [point.shape[self.axes - 1] for point in points]
         if any(count != self.ids.shape[-1] for count in held):
             raise ValueError(
                 f"a gradient needs a row for each of {self.ids.shape[-1]} cohort members, given {held}; "
                 "clients.take selects their rows from those of all clients"
             )
-        records = self._records
-        if records is None:
-            return self._training.plain(points, batch, by, objective)
-        return self._training.private(records, points, batch, by, objective)
+        if self._records is None:
+            return self._training.of_models(self._rows.gradient, points, batch, by, objective)
+        return self._training.private(self._records, points, batch, by, objective)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.

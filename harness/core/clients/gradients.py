@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,72 +14,8 @@ from harness.core.clients.cohort import Cohort
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.work import CountedWork
-from harness.core.cost import Samples
 from harness.core.execution.vectorize import ClientExecutor, Points
-from harness.core.problem import Objective, Problem, problem_loss
-
-
-class GradientVerbs(ABC):
-    """The gradients that algorithms ask for, all of which are those of one method."""
-
-    @abstractmethod
-    def _gradients(
-        self,
-        points: tuple[Tensor, ...],
-        batch: LocalBatch,
-        by: Points = (),
-        objective: Objective = problem_loss,
-    ) -> list[Tensor]:
-        """Return the gradients of each client by the points numbered ``by``; by all if it is empty."""
-
-    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
-        return self._gradients((x,), batch)[0]
-
-    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
-        """Return the gradients by both variables at one point, ``(..., C, P)`` and ``(..., C, Q)``."""
-        gx, gy = self._gradients((x, y), batch)
-        return gx, gy
-
-    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient by the second variable, ``(..., C, Q)``: less work than both."""
-        return self._gradients((x, y), batch, by=(1,))[0]
-
-    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient by the first variable, ``(..., C, P)``."""
-        return self._gradients((x, y), batch, by=(0,))[0]
-
-    def gradient(
-        self,
-        objective: Objective,
-        *points: Tensor,
-        batch: LocalBatch,
-        by: int | Points = 0,
-    ) -> Any:
-        """Return the gradient of an objective other than the problem's loss.
-
-        Parameters
-        ----------
-        objective : Callable[[Problem], Callable]
-            ``objective(problem)(*points, batch)`` is a scalar for one client. It must return the same object
-            for equal problems (use `functools.lru_cache`), because its operations are measured once. A pruned
-            model's problem is the smaller one.
-        *points : Tensor
-            The variables, ``(..., C, n)`` each.
-        batch : LocalBatch
-            The samples.
-        by : int or tuple of int
-            Numbers of the variables to differentiate by, from 0; several give a tuple of gradients.
-
-        Raises
-        ------
-        Incompatible
-            Under record-level privacy, if the objective is not marked as a mean over samples
-            (`harness.core.problem.per_sample`).
-        """
-        gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)
-        return gradients[0] if isinstance(by, int) else tuple(gradients)
-
+from harness.core.problem import Objective, Problem
 
 Compute = Callable[
     ..., Sequence[Tensor]
@@ -107,12 +42,6 @@ class Gradients:
     problem: Problem
     rows: ClientExecutor
     work: CountedWork
-
-    def plain(
-        self, points: tuple[Tensor, ...], batch: LocalBatch, by: Points, objective: Objective
-    ) -> list[Tensor]:
-        """Return the gradients by the points numbered ``by``; by all if it is empty."""
-        return self.of_models(self.rows.gradient, points, batch, by, objective)
 
     def private(
         self,
@@ -175,7 +104,7 @@ class Gradients:
         points: tuple[Tensor, ...],
         shown: Any,
         by: Points,
-        times: Tensor | Samples,
+        times: Tensor,
     ) -> None:
         """Count the operations of gradients on the samples counted in ``times``."""
         flops = self.rows.flops(loss, axes, *points, shown, gradient=True, by=by)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core import rng
 
-RANDOM_BITS = 40  # random bits of a sort key
-ELEMENT_BITS = 63 - RANDOM_BITS  # remaining bits, for the sample number
+RANDOM_BITS = 40  # of a sort key; what is left of 64 bits is room for the number of a sample
 BLOCK = 1 << 16  # sort keys drawn at once: 512 KiB
 
 
@@ -146,31 +144,14 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
     number = torch.arange(len(owner)) - first_pass[owner]  # of the pass within its client
     lengths = counts[owner]
     begins = (used[owner] - number * lengths).minimum(lengths)
-    drawn, below = rng.bits(keys[owner], ids[owner], number), _limits(begins, lengths)
-    pieces, kept = [torch.tensor([-1])], torch.zeros_like(lengths)
-    for some in _blocks(lengths.tolist()):
-        order, kept[some] = _shuffled(drawn[some], lengths[some], begins[some], below[some])
-        pieces.append(order)
-    totals = torch.zeros_like(counts).index_add(0, owner, kept)
-    return torch.cat(pieces), (totals.cumsum(0) - totals + 1)[which]
-
-
-def _limits(begins: Tensor, lengths: Tensor) -> Tensor:
-    """Return an upper limit of the random numbers that must be sorted to know a pass's first ``begins`` samples.
-
-    The limit has a margin of six standard deviations; `_shuffled` sorts all numbers where it is too low.
-    """
-    share = (begins + 6 * begins.double().sqrt() + 20) / lengths
-    return (share.clamp(max=1.0) * (1 << RANDOM_BITS)).long()
+    drawn = rng.bits(keys[owner], ids[owner], number)
+    blocks = [_shuffled(drawn[some], lengths[some], begins[some]) for some in _blocks(lengths.tolist())]
+    return torch.cat([torch.tensor([-1]), *blocks]), (used.cumsum(0) - used + 1)[which]
 
 
 def _blocks(lengths: list[int]) -> Iterator[slice]:
     """Cut passes into blocks of at most `BLOCK` entries, each padded to its longest pass."""
     first = widest = 0
-    if len(set(lengths)) == 1:
-        size = max(1, BLOCK // max(1, lengths[0]))
-        yield from (slice(first, first + size) for first in range(0, len(lengths), size))
-        return
     for number, length in enumerate(lengths):
         widest = max(widest, length)
         if number > first and (number + 1 - first) * widest > BLOCK:
@@ -180,8 +161,8 @@ def _blocks(lengths: list[int]) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
-def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the concatenated beginnings of passes, as sample numbers, and the length of each beginning.
+def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor) -> Tensor:
+    """Return the concatenated beginnings of passes, as sample numbers.
 
     Random number and sample number are sorted as one integer, which is several times faster than argsort. The
     number of random bits must not depend on the other rows.
@@ -189,23 +170,10 @@ def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> 
     width = int(lengths.max())
     element, digits = torch.arange(width), (width - 1).bit_length()
     draws = rng.more_bits(drawn[:, None], element).bitwise_and_((1 << RANDOM_BITS) - 1)
-    if digits <= ELEMENT_BITS and bool(
-        (begins == width).all()
-    ):  # all numbers are sorted, each pass in its row
-        places = draws.bitwise_left_shift_(digits).bitwise_or_(element)
-        places.numpy().sort(-1)
-        return places.bitwise_and_((1 << digits) - 1).flatten(), lengths
-    valid = element < lengths[:, None]
-    small = (draws < below[:, None]).logical_and_(valid)
-    kept = small.sum(-1)
-    if bool((kept < begins).any()):  # once in a billion passes
-        small, kept = valid, lengths
-    if digits > ELEMENT_BITS:  # the only pass of its block
-        return small.nonzero()[:, 1][draws[small].argsort(stable=True)], kept
-    row = torch.arange(len(lengths))[:, None] << (RANDOM_BITS + digits)
-    places = draws.bitwise_left_shift_(digits).bitwise_or_(element).bitwise_or_(row)
-    order = torch.from_numpy(np.sort(places[small].numpy()))
-    return order.bitwise_and_((1 << digits) - 1), kept
+    places = draws.bitwise_left_shift_(digits).bitwise_or_(element)
+    places.masked_fill_(element >= lengths[:, None], torch.iinfo(torch.int64).max)
+    places.numpy().sort(-1)
+    return places.bitwise_and_((1 << digits) - 1)[element < begins[:, None]]
 
 
 def draw_fixed_cohort(key: Tensor, total: int, size: int) -> Tensor:

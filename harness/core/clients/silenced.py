@@ -14,7 +14,7 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
-from harness.core.problem import Objective
+from harness.core.problem import Objective, problem_loss
 from privacy.ledger import Ledger
 
 
@@ -97,41 +97,19 @@ class Silenced(Clients):
         """Return one blank sample."""
         return next(iter(self.batches(None, steps=1)))
 
-    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
-        """Return zeros."""
-        return _zeros(x)
-
-    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
-        """Return zeros."""
-        return _zeros(x), _zeros(y)
-
-    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return zeros."""
-        return _zeros(y)
-
-    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return zeros."""
-        return _zeros(x)
-
-    def gradient(
+    def _gradients(
         self,
-        objective: Objective,
-        *points: Tensor,
+        points: tuple[Tensor, ...],
         batch: LocalBatch,
-        by: int | Points = 0,
-    ) -> Any:
-        """Return zeros."""
-        if isinstance(by, int):
-            return _zeros(points[by])
-        return tuple(_zeros(points[place]) for place in by)
+        by: Points = (),
+        objective: Objective = problem_loss,
+    ) -> list[Tensor]:
+        """Return zeros that take no memory."""
+        moving = [points[place] for place in by or range(len(points))]
+        return [point.new_zeros(()).expand(point.shape) for point in moving]
 
     def each(self, fn: Any, *arguments: Any) -> Any:
         """Return zeros in the shape of the function's results."""
         plain = [one.argument if isinstance(one, LocalBatch) else one for one in arguments]
         one = self._rows.measured(fn, self.axes, *plain).result
         return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)
-
-
-def _zeros(like: Tensor) -> Tensor:
-    """Return zeros that take no memory."""
-    return like.new_zeros(()).expand(like.shape)

@@ -12,7 +12,6 @@ from harness.core.clients.batches import public_size
 from harness.core.clients.cohort import Cohort
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
-from harness.core.cost import Samples
 from harness.core.execution.exact.sharing import Shared
 
 
@@ -39,17 +38,18 @@ class CountedWork:
         """Whether the number of samples in a batch is private."""
         return self.cohort.counts_private if self.records is None else not self.records.public
 
-    def times(self, batch: LocalBatch) -> Tensor | Samples:
+    def times(self, batch: LocalBatch) -> Tensor:
         """Return how often work on one sample is counted for a batch of each client.
 
-        Numbers ``(..., C, 1)``, or the samples to count later. Every sample of a participating client counts. Where
-        the sizes of batches are private, the expected or the nominal size counts for everybody who takes the step.
+        Numbers ``(..., C, 1)``. Every sample of a participating client counts. Where the sizes of batches are
+        private, the expected or the nominal size counts for everybody who takes the step.
         """
-        batch, mask = LocalBatch.drawn(batch), self.cohort.participation_mask
+        batch = LocalBatch.drawn(batch)
+        members = self.cohort.participation_mask.unsqueeze(-1).to(batch.weight.device)
         if not self.sizes_private:
-            one_seed = batch.runs is not None and len(batch.samples.weight) == 1
-            return Samples(batch.samples.weight if one_seed else batch.weight, mask)
-        members = mask.unsqueeze(-1).to(batch.weight.device)
+            one_seed = batch.runs is not None and len(batch.samples.weight) == 1  # whose samples runs share
+            weight = batch.samples.weight if one_seed else batch.weight
+            return (weight > 0.5).sum(-1, keepdim=True) * members
         if self.records is None:
             return members * public_size(batch.public_size or self.batch_size)
         return self.records.each * self.records.of(batch).divisor.long() * batch.active.long() * members

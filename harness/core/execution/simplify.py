@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
 aten = torch.ops.aten
 VIEWS = (
@@ -19,15 +18,6 @@ VIEWS = (
     aten.detach.default,
     aten.alias.default,
 )
-ARITHMETIC = (
-    aten.add.Tensor,
-    aten.sub.Tensor,
-    aten.mul.Tensor,
-    aten.div.Tensor,
-    aten.mm.default,
-    aten.bmm.default,
-)  # whose results share no memory with arguments
-KEPT_BYTES = 1 << 20  # of a constant
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 
 
@@ -48,8 +38,6 @@ def simplified(recording: GraphModule) -> GraphModule:
     for node in graph.nodes:
         if node.op not in ("call_function", "get_attr"):
             continue
-        if node.target is aten.ones_like.default:
-            _constant(node)
         same = _unchanged(node)
         # As text, because 1 and 1.0 are equal but not the same; node names are unique.
         what = (node.target, repr(node.args), repr(node.kwargs))
@@ -57,48 +45,11 @@ def simplified(recording: GraphModule) -> GraphModule:
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
-    sure: set[Node] = set()  # whose values nobody outside the recording can see and change
-    for node in reversed(graph.nodes):
-        if node.op != "output" and all(user in sure or user.target in ARITHMETIC for user in node.users):
-            sure.add(node)
-    for node in graph.nodes:
-        if node in sure:
-            _fold(recording, node)
     for node in graph.nodes:
         node.target = _binding(node.target)
     graph.eliminate_dead_code()
     recording.recompile()
     return recording
-
-
-def _constant(node: Node) -> None:
-    """Make ones of the shape of a tensor without the tensor: a loss whose gradient is wanted is not computed."""
-    shape, stride, dtype, device = node.meta["value"]
-    if stride != torch.empty(shape, device="meta").stride():
-        return
-    node.target, node.args, node.kwargs = (
-        aten.ones.default,
-        (list(shape),),
-        {"dtype": dtype, "device": device},
-    )
-
-
-def _fold(recording: GraphModule, node: Any) -> None:
-    """Compute now what depends on no argument, and on no tensor that the function holds, which may change."""
-    made = all("folded" in given.meta for given in node.all_input_nodes)
-    if node.op != "call_function" or not made or "value" not in node.meta:
-        return
-    shape, _, dtype, _ = node.meta["value"]
-    if shape.numel() * dtype.itemsize > KEPT_BYTES:
-        return
-    args, kwargs = map_arg((node.args, node.kwargs), lambda given: recording.get_buffer(str(given.target)))
-    name = f"folded_{node.name}"
-    recording.register_buffer(name, node.target(*args, **kwargs))
-    with recording.graph.inserting_before(node):
-        folded = recording.graph.get_attr(name)
-    folded.meta = {**node.meta, "folded": True}
-    node.replace_all_uses_with(folded)
-    recording.graph.erase_node(node)
 
 
 def _unchanged(node: Node) -> Node | None:

@@ -2,7 +2,7 @@
 
 The arguments of one call form one message, which is clipped jointly, counted once and booked once. `Channel`
 decides who sends what to whom. `harness.core.wire.stages` processes the messages, in the order of
-`harness.core.wire.pipeline`:
+`harness.core.wire.pipeline`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from harness.core.wire.message import (
     plain,
     split,
 )
-
-__doc__ = f"{__doc__}\n{pipeline.table()}\n"
 
 
 class Channel(GossipVerbs):

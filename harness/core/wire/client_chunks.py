@@ -8,38 +8,13 @@ last, which receives the mean and finishes the round for the server.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
-
-
-class Chunked(Protocol):
-    """A cohort that can be processed client by client."""
-
-    ids: Tensor
-    n: float
-    sizes: Tensor
-    participation_mask: Tensor
-
-    def part(self, number: int) -> Self:
-        """Return one client as a cohort."""
-
-
-class ChunkedChannel(Protocol):
-    """A channel that can be used client by client."""
-
-    def part(self, clients: Any, assembly: Assembly) -> Self:
-        """Return the channel of one client, a cohort of size 1, which posts to the assembly."""
-
-
-class Rounds(Protocol):
-    """The part of an algorithm that runs rounds."""
-
-    def round(self, state: Any, clients: Any, channel: Any) -> Any:
-        """Return the state after a round."""
 
 
 class Posted(Exception):
@@ -55,7 +30,7 @@ class Assembly:
         The whole cohort.
     """
 
-    def __init__(self, clients: Chunked) -> None:
+    def __init__(self, clients: Clients) -> None:
         self.clients = clients
         self._turn = 0
         self._failed = False
@@ -98,14 +73,28 @@ class Assembly:
 
 
 def round_in_chunks(
-    algorithm: Rounds, state: Any, clients: Chunked, channel: ChunkedChannel, rows: ClientExecutor
+    round: Callable[[Clients, Any], Any],
+    clients: Clients,
+    part: Callable[[Clients, Assembly], Any],
+    rows: ClientExecutor,
 ) -> Any:
     """Run a round client by client, on the worker threads of ``rows`` if there are any.
+
+    Parameters
+    ----------
+    round : Callable
+        ``round(clients, channel)`` of the algorithm, from the state before the round.
+    clients : Clients
+        The cohort.
+    part : Callable
+        Returns the channel of one client, a cohort of size 1, which posts to the assembly.
+    rows : ClientExecutor
+        The executor.
 
     Returns
     -------
     NamedTuple of tensors
-        The state that ``algorithm.round(state, clients, channel)`` returns, up to rounding.
+        The state that the round returns for the entire cohort, up to rounding.
     """
     assembly = Assembly(clients)
     last = clients.ids.shape[-1] - 1
@@ -114,7 +103,7 @@ def round_in_chunks(
         assembly.enter(number)
         mine = clients.part(number)
         try:
-            return algorithm.round(state, mine, channel.part(mine, assembly))
+            return round(mine, part(mine, assembly))
         except Posted:
             return None
         except BaseException:

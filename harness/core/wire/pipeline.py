@@ -1,15 +1,12 @@
 """The order in which a message passes the stages of `harness.core.wire.stages.Stages`.
 
 The order depends only on where noise is added. Without privacy messages pass the stages of `local`, whose privacy
-stages then do nothing.
+stages then do nothing. docs/design.md has the orders side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
-from types import SimpleNamespace
-from typing import Any
 
 from torch import Tensor
 
@@ -104,37 +101,3 @@ def _sent(at: Stages, message: Message, row: Tensor) -> Tensor:
 
 Order = Callable[[Stages, Message], Arrived]
 ORDERS: dict[str, Order] = {"local": local, "central": central, "distributed": distributed}
-
-
-class _Names:
-    """Stages that do nothing but note their names."""
-
-    def __init__(self) -> None:
-        self.noted: list[str] = []
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def stage(*arguments: Any) -> Any:
-            self.noted.append(name)
-            return SimpleNamespace(row=None)
-
-        return stage
-
-
-def names(order: Callable[[Any, Any], Any]) -> list[str]:
-    """Return the names of an order's stages."""
-    stages = _Names()
-    order(stages, None)
-    return stages.noted
-
-
-def table() -> str:
-    """Return the orders as a Markdown table."""
-    rows = list(zip_longest(*map(names, ORDERS.values()), fillvalue=""))
-    titles = (
-        "local: each client protects itself",
-        "central: the server adds noise to the average",
-        "distributed: clients add noise to a secure sum",
-    )
-    lines = [f"| step | {' | '.join(titles)} |", f"| ---: |{' :--- |' * len(titles)}"]
-    lines += [f"| {number} | {' | '.join(row)} |" for number, row in enumerate(rows, 1)]
-    return "\n".join(line.replace("_", " ") for line in lines)

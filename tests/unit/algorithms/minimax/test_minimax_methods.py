@@ -233,7 +233,7 @@ def test_one_exact_step_leaves_gradients_in_codascas_controls():
     [
         ("momentum_local_sgda", {"a": 1.5}, "in \\(0, 1\\]"),
         ("momentum_local_sgda", {"b_x": 1.5}, "in \\(0, 1\\]"),
-        ("fed_norm_sgda", {"own_steps": (1, 0)}, "own_steps must be at least 1"),
+        ("fed_norm_sgda", {"own_steps": (1, 0)}, "own_steps must be above 0"),
         ("coda_plus", {"prox": -1.0}, "prox must be at least 0"),
         ("fedsgda_m", {"first_batch": 0}, "first_batch must be above 0"),
         ("fedsgda_plus", {"server_lr_y": -1.0}, "server_lr_y must be above 0"),

@@ -246,7 +246,7 @@ REFUSED = [
     ({"privacy": {**RECORD, "adjacency": "add-remove", "record_rate": 0.1}}, LVFL, "accounted by replace"),
     ({"compression": {"alpha": [[0, [0.5, 0.5]]]}}, LVFL, "2 ratios for 3 clients"),
     ({"model": "logistic", "compression": {"alpha": 0.5}}, LVFL, "no hidden units"),
-    ({}, {**LVFL, "iterations": 0}, "iterations must be at least 1"),
+    ({}, {**LVFL, "iterations": 0}, "iterations must be above 0"),
     ({"problem": {"kind": "vertical", "head": [0]}}, LVFL, "at least 1"),
     ({"partition": {"kind": "iid", "clients": 3}}, LVFL, "columns or quadrants"),
     ({"partition": {"kind": "quadrants"}}, LVFL, "not images"),

@@ -7,8 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
-from harness.core import cost as wire_cost
-from harness.core.cost import Cost, Samples
+from harness.core.cost import Cost
 from harness.core.execution.exact.row_product import exact_sizes
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.methods.derivatives import neumann_hypergradient
@@ -65,31 +64,8 @@ def test_large_counts_are_exact():
     assert cost.state()["flops"] == 12_000_000_001 and cost.state()["oracle_calls"] == 48
 
 
-def test_samples_are_counted_whenever_they_are_added_up(monkeypatch):
-    """Batches of three shapes, of which one is shared by the runs; padding and absent clients do not count."""
-    draw = torch.Generator().manual_seed(0)
-    shapes = [(2, 3, 4), (1, 3, 4), (2, 3, 5), (2, 3, 4)]
-    weights = [torch.randint(2, shape, generator=draw).float() for shape in shapes]
-    masks = [torch.randint(2, (2, 3), generator=draw) for _ in shapes]
-    flops = (7.0, 0.5, 3.0, 11.0)
-    expected, calls = torch.zeros(2), torch.zeros(2)
-    for weight, mask, each in zip(weights, masks, flops, strict=True):
-        counted = (weight.sum(-1) * mask).sum(-1)
-        expected, calls = expected + (counted * each).round(), calls + counted
-    for most, entries in ((256, 1 << 22), (1, 1 << 22), (3, 1 << 22), (256, 30)):
-        monkeypatch.setattr(wire_cost, "MOST", most)
-        monkeypatch.setattr(wire_cost, "MOST_WEIGHTS", entries)
-        cost = Cost((2,))
-        for weight, mask, each in zip(weights, masks, flops, strict=True):
-            cost.work(each, Samples(weight, mask), oracle=True)
-        held = sum(one.weight.numel() for piece in cost._work for one in piece.times)
-        assert held < entries and len(cost._work) < most
-        assert cost.flops.tolist() == expected.tolist() and cost.oracle_calls.tolist() == calls.tolist()
-
-
 def test_work_on_two_batches_is_rounded_once():
     """Three operations a sample and a half, on 1 + 2 of them: 4.5 is 4; in two parts it would be 2 + 3."""
     cost = Cost()
-    one, two = torch.ones(1, 1), torch.ones(1, 2)
-    cost.work(1.5, Samples(one, torch.ones(1, dtype=torch.int64)), two)
+    cost.work(1.5, torch.ones(1, 1), torch.ones(1, 2))
     assert cost.flops == 4 and cost.oracle_calls == 0

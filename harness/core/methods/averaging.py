@@ -1,0 +1,29 @@
+"""What methods of federated averaging share: a state that is the global model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core.algorithm import Descent, ServerUpdate
+from harness.core.clients.clients import Clients
+from harness.core.wire.channel import Channel
+
+
+class Model(NamedTuple):
+    """The global model, ``(..., P)``."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Descent, ServerUpdate):
+    """An algorithm with local SGD and a server step, whose server keeps nothing but the model."""
+
+    State: ClassVar[Any] = Model
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Model:
+        """Start from the problem's model."""
+        return self.server_init(Model(start["x"]), "x")

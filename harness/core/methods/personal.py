@@ -1,0 +1,31 @@
+"""What personalized methods share: clipped gradients, and models of an extractor u and a head v."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from harness.core.algorithm import Algorithm, Descent, ServerUpdate
+from harness.core.problem import Problem, join_model, split_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Personalized(Descent, ServerUpdate):
+    """An algorithm with local SGD and a server step, whose gradients are clipped unless a run says otherwise."""
+
+    grad_clip: float | None = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Algorithm):
+    """An algorithm that sees a model as an extractor, which is shared, and heads, which clients keep."""
+
+    def view(self, problem: Problem) -> Problem:
+        """Split the model into extractor and head."""
+        return split_model(problem)
+
+    def model(self, state: Any) -> Tensor:
+        """Return the common extractor with every client's head."""
+        return join_model(state.u, state.vi)
