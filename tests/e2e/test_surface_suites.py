@@ -7,6 +7,7 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config import code
+from harness.executors.tuning.suite import Tuning
 from harness.storage.store import Store
 from tests.support.written import blank
 
@@ -121,6 +122,23 @@ def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):
     monkeypatch.setattr("harness.executors.local.simulate_all", lambda *_: pytest.fail("a run is made again"))
     assert suite(finished) == 0
     assert kept(finished) == before
+
+
+def test_resuming_says_that_finalists_are_missing(tmp_path, monkeypatch, capsys):
+    """What they are follows from the file of the suite, which a results folder lacks."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    monkeypatch.setitem(SUITE, "sweep", SUITE["sweep"] | {"algorithm": ["fedavg"], "seed": [0, 1]})
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Tuning, "try_finalists", lambda *_: False)
+        assert suite(tmp_path) == 0
+    missing = "suite tuned: runs of other settings that its searches choose are missing; repeat its command"
+    capsys.readouterr()
+    main(["resume", str(tmp_path / "out")])
+    assert missing in " ".join(capsys.readouterr().err.split())
+    assert suite(tmp_path) == 0
+    capsys.readouterr()
+    assert main(["resume", str(tmp_path / "out")]) == 0
+    assert missing not in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
