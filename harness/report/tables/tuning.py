@@ -64,8 +64,8 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     title = f"What tuning chose: {suite}" if suite else "What tuning chose"
     notes = (_of_surface if by_surface else _of_halving)(tune, words(measure))
     notes += [
-        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: by how much the first is better, in points; "
-        "what is far above 0 was chosen by luck.",
+        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: by how much the first is better, in "
+        "points; what is far above 0 was chosen by luck.",
         *([_of_cost(tune["budget"])] if private else ["The search is not counted in ε."]),
     ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
