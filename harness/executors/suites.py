@@ -200,12 +200,12 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
         if name is not None and not (work.root / name / "suite.json").exists():
             work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
             ends["left"] += 1
-    for name in (
-        [suite] if suite is not None else sorted(path.parent.name for path in work.root.glob("*/suite.json"))
-    ):
-        if _lacks_finalists(read_suite(work.root / name / "suite.json")[0]):
+    for path in store.suites():
+        content, _ = read_suite(path)
+        if suite in (None, content["suite"]) and _lacks_finalists(content):
             work.say(
-                f"suite {name}: runs of other settings that its searches choose are missing; repeat its command"
+                f"suite {content['suite']}: runs of other settings that its searches choose are missing; "
+                "repeat its command"
             )
             ends["left"] += 1
     for name, runs in runs_by_suite.items():
