@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.cli.console import out
 from harness.core.registry import UserError
+from harness.report.tables.privacy import ties_to_others
 from privacy.accounting import ACCOUNTANTS, account
 from privacy.attacker import attack_bound
 from privacy.event import Event, own_event
@@ -54,7 +55,8 @@ def statement_command(args: argparse.Namespace) -> int:
             f"prints "
             f"{printed:.6g}: {'they agree' if agrees else 'they differ'}. An attacker who guesses between two data "
             f"sets is right at most {100 * bound.accuracy:.2f} % of the time from the mechanism, "
-            f"{100 * accuracy_bound(result.epsilon, delta):.2f} % from ε and delta alone.",
+            f"{100 * accuracy_bound(result.epsilon, delta):.2f} % from ε and delta alone."
+            f"{ties_to_others(statement)}",
             markup=False,
         )
     return 0 if agrees else 1

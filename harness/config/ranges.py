@@ -96,7 +96,8 @@ class Range:
             more = (high - low) * share
             low, high = (low, high + more) if upward else (low - more, high)
         if self.kind in WHOLE:
-            low, high = (self.bounds[0], math.ceil(high)) if upward else (max(1, round(low)), self.bounds[1])
+            lowest, highest = self.bounds
+            low, high = (lowest, math.ceil(high)) if upward else (min(lowest, max(1, round(low))), highest)
         return replace(self, bounds=(low, high) if self.kind in WHOLE else (_round(low), _round(high)))
 
 

@@ -136,13 +136,18 @@ class Family:
 
 
 def families(searches: Sequence[Search]) -> list[Family]:
-    """Return the families of a suite's searches, in the order of their first."""
+    """Return the families of a suite's searches, in the order of their first.
+
+    Seeds and the values of what is searched may differ between budgets, as a search replaces them. Budgets that
+    have no logarithm, as a noise multiplier of 0, are in a family of their own.
+    """
     groups: dict[str, list[tuple[float, int]]] = {}
     for number, search in enumerate(searches):
         privacy = search.run.privacy
         name, budget = ("", math.inf) if privacy is None else privacy.budget
-        rest = _without(search.run, [f"privacy.{budget_name}" for budget_name in BUDGETS])
-        groups.setdefault(f"{name} {rest}", []).append((budget, number))
+        replaced = ("seed", *search.paths, *(f"privacy.{budget_name}" for budget_name in BUDGETS))
+        kind = name, 0 < budget < math.inf, search.paths, _without(search.run, replaced)
+        groups.setdefault(str(kind), []).append((budget, number))
     ordered = [sorted(members, reverse=True) for members in groups.values()]
     return [
         Family(tuple(searches[number] for _, number in members), tuple(budget for budget, _ in members))

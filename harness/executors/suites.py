@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from datasets.errors import DataError
@@ -185,10 +185,27 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
         if name is not None and not (work.root / name / "suite.json").exists():
             work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
             ends["left"] += 1
+    for path in store.suites():
+        content, _ = read_suite(path)
+        if suite in (None, content["suite"]) and _lacks_finalists(content):
+            work.say(
+                f"suite {content['suite']}: runs of other settings that its searches choose are missing; "
+                "repeat its command"
+            )
+            ends["left"] += 1
     for name, runs in runs_by_suite.items():
         work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")
         ends += work.carry_out(name or "runs", runs)
     return ends, [name for name in runs_by_suite if name]
+
+
+def _lacks_finalists(content: Mapping[str, Any]) -> bool:
+    """Whether a suite was interrupted before what its searches could have chosen as well had reported runs."""
+    return any(
+        finalist["trial"] != search["chosen"] and not finalist.get("metrics")
+        for search in content.get("tuning", {}).get("searches", ())
+        for finalist in search.get("finalists", ())
+    )
 
 
 def within_limit(

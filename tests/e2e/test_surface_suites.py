@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from harness.cli.parser import main
+from harness.config import code
+from harness.executors.tuning.suite import Tuning
 from harness.storage.store import Store
 from tests.support.written import blank
 
@@ -122,11 +124,31 @@ def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):
     assert kept(finished) == before
 
 
-@pytest.mark.slow
-def test_the_search_is_the_same_on_two_workers(finished, tmp_path, monkeypatch):
+def test_resuming_says_that_finalists_are_missing(tmp_path, monkeypatch, capsys):
+    """What they are follows from the file of the suite, which a results folder lacks."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
-    assert suite(tmp_path, "--jobs", "2") == 0
-    assert kept(tmp_path)["tuning"] == kept(finished)["tuning"]
+    monkeypatch.setitem(SUITE, "sweep", SUITE["sweep"] | {"algorithm": ["fedavg"], "seed": [0, 1]})
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Tuning, "try_finalists", lambda *_: False)
+        assert suite(tmp_path) == 0
+    missing = "suite tuned: runs of other settings that its searches choose are missing; repeat its command"
+    capsys.readouterr()
+    main(["resume", str(tmp_path / "out")])
+    assert missing in " ".join(capsys.readouterr().err.split())
+    assert suite(tmp_path) == 0
+    capsys.readouterr()
+    assert main(["resume", str(tmp_path / "out")]) == 0
+    assert missing not in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_the_search_is_the_same_on_two_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    monkeypatch.setattr(code, "OURS", code._ours())  # the workers' noise follows from the code as it is
+    monkeypatch.setitem(SUITE, "sweep", SUITE["sweep"] | {"algorithm": ["fedavg"], "seed": [0, 1]})
+    assert suite(tmp_path, out="one") == 0
+    assert suite(tmp_path, "--jobs", "2", out="two") == 0
+    assert kept(tmp_path, "two")["tuning"] == kept(tmp_path, "one")["tuning"]
 
 
 def test_more_seeds_are_reported_where_the_mean_is_uncertain(tmp_path, monkeypatch):

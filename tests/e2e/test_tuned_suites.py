@@ -15,7 +15,7 @@ from harness.report import Results
 from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables
 from harness.storage.store import Store, read_suite
-from tests.support.records import spec, undone
+from tests.support.records import done, spec, undone
 from tests.support.written import blank
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -212,6 +212,17 @@ def test_a_private_combination_without_a_usable_setting_has_its_row():
     (table,) = tuning_tables([replace(undone(asked, "skipped", "tuning: none"), search=search)])
     assert table.rows == ("fedavg",)
     assert table.places["fedavg", "Chosen"].text == "none had figures"
+
+
+@pytest.mark.parametrize(("metric", "sought"), [("auroc", 0.8), ("loss", 0.7)])
+def test_the_curse_is_positive_where_the_search_looked_better(metric, sought):
+    """The reported figure is between the two, and of a loss the smaller is better."""
+    measure = f"selection_{metric}"
+    trial = {"settings": {"rounds": 1}, "seeds": [100], "values": [sought], "tests": [None]}
+    tune = {"metric": metric, "repeats": [1, 1, 1], "budget": 1, "finalists": 1}
+    found = {"number": 0, "paths": ["rounds"], "chosen": 0, "epsilon": None, "tune": tune, "trials": [trial]}
+    (table,) = tuning_tables([replace(done(spec(), **{measure: 0.75}), search=found)])
+    assert table.places["fedavg", "Curse"].text == "+5.0"
 
 
 def test_a_sampler_of_optuna_learns_in_batches(tmp_path):

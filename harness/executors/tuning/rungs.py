@@ -86,7 +86,7 @@ class Climb:
             return
         surface = self._surface()
         most = math.ceil(len(self.trials) / self.tune.halving)
-        promising = surface.mean + surface.deviation
+        promising = self._ranked(surface.mean + surface.deviation)
         for number in _best(promising, range(len(self.trials)), most):
             yield from self._attempts(number, self.seeds[: self.tune.repeats[1]])
 
@@ -94,7 +94,8 @@ class Climb:
         """Yield the runs of the third rung; none where nothing has a figure."""
         if not self._measured():
             return
-        for number in _best(self._surface().mean, self._tried(self.tune.repeats[1]), self.tune.finalists):
+        means = self._ranked(self._surface().mean)
+        for number in _best(means, self._tried(self.tune.repeats[1]), self.tune.finalists):
             yield from self._attempts(number, self.seeds)
 
     def choose(self) -> None:
@@ -102,11 +103,13 @@ class Climb:
         measured = self._measured()
         if not measured:
             return
-        surface, finalists = self._surface(), self._tried(self.tune.repeats[2])
+        surface, tried = self._surface(), np.zeros(len(self.trials), dtype=bool)
+        tried[self._tried(self.tune.repeats[2])] = True
+        candidates = tried[:, None] & self._known()
         draws = rng.numpy_stream(self.tune.seed, "tune", "resampled", self.family.searches[0].algorithm)
-        resampled = surface.choices(finalists, RESAMPLED, draws)
+        resampled = surface.choices(candidates, RESAMPLED, draws)
         for place, budget in enumerate(measured):
-            search = self.family.searches[budget]
+            search, finalists = self.family.searches[budget], candidates[:, place].nonzero()[0].tolist()
             search.best = max(finalists, key=lambda number: float(surface.mean[number, place]))
             shares = {number: float(np.mean(resampled[:, place] == number)) for number in finalists}
             search.finalists = [
@@ -117,7 +120,7 @@ class Climb:
 
     def widen(self) -> bool:
         """Widen ranges at whose end a chosen setting lies, and return whether there are new settings to try."""
-        slabs: dict[str, Interval] = {}
+        before, bound = len(self.trials), list[tuple[str, Range, bool]]()
         chosen = [search.trials[search.best] for search in self.family.searches if search.best is not None]
         if not chosen:
             return False
@@ -130,9 +133,10 @@ class Climb:
                 at_end = max(shares) > 1 - END if upward else min(shares) < END
                 if at_end and wider != self.ranges[path] and self._allows(path, wider):
                     self.ranges[path] = wider
-                    slabs[path] = (1 / (1 + ADDED), 1.0) if upward else (0.0, ADDED / (1 + ADDED))
-        before = len(self.trials)
-        for path, slab in slabs.items():
+                    bound.append((path, over, upward))
+        for path, over, upward in bound:  # a range may bind at both ends, for different budgets
+            end = self.ranges[path].coordinates(over.bounds[1 if upward else 0])[0]
+            slab = (end, 1.0) if upward else (0.0, end)
             within = {name: slab if name == path else (0.0, 1.0) for name in self.ranges}
             self._try(self._points(within, math.ceil(self.tune.budget * ADDED)))
         return len(self.trials) > before
@@ -183,6 +187,17 @@ class Climb:
             for number, search in enumerate(self.family.searches)
             if any(value is not None for trial in search.trials for value in trial.values)
         ]
+
+    def _known(self) -> np.ndarray:
+        """Return which settings have a figure at the budgets at which something has one, ``(S, B)``."""
+        budgets = [self.family.searches[number].trials for number in self._measured()]
+        known = [[any(value is not None for value in trial.values) for trial in trials] for trials in budgets]
+        return np.array(known).T
+
+    def _ranked(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores by which settings without a figure at a budget come last there."""
+        ranked: np.ndarray = np.where(self._known(), scores, -np.inf)
+        return ranked
 
     def _surface(self) -> Surface:
         """Fit the surface to all figures so far; what has none is as bad as the worst."""

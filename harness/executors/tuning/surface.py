@@ -54,17 +54,17 @@ class Surface:
         self._covariance, self._noise = kernel(points).reshape(2 * means.shape), noise
         self.mean, self.deviation = self._posterior(np.arange(len(means)), means)
 
-    def choices(self, candidates: Sequence[int], number: int, generator: np.random.Generator) -> Array:
+    def choices(self, candidates: Array, number: int, generator: np.random.Generator) -> Array:
         """Return which candidate is the best of each budget in resampled searches.
 
         A resampled search has settings drawn from those tried, with replacement, and of each setting seeds drawn
-        from those tried. The lengths of its surface are not fitted anew. Candidates that it lacks are not chosen,
-        unless it lacks all of them.
+        from those tried. The lengths of its surface are not fitted anew. It chooses among the candidates that it
+        has; one that has none for some budget is drawn again.
 
         Parameters
         ----------
-        candidates : sequence of int
-            Numbers of the settings that may be chosen.
+        candidates : ndarray of bool
+            Which settings may be chosen at which budget, ``(S, B)``; one at least at each.
         number : int
             How many searches.
         generator : Generator
@@ -79,14 +79,14 @@ class Surface:
         total = len(self._figures)
         while len(chosen) < number:
             settings = np.unique(generator.integers(total, size=total))
-            there = np.isin(settings, candidates)
-            if not there.any():
+            possible = candidates[settings]
+            if not possible.any(0).all():
                 continue
             drawn = [self._figures[n] for n in settings]
             drawn = [rows[generator.integers(len(rows), size=len(rows))] for rows in drawn]
             means = np.maximum([rows.mean(0) for rows in drawn], self._floor)
             mean, _ = self._posterior(settings, means)
-            chosen.append(settings[there][mean[there].argmax(0)])
+            chosen.append(settings[np.where(possible, mean, -np.inf).argmax(0)])
         return np.array(chosen)
 
     def _posterior(self, settings: Array, means: Array) -> tuple[Array, Array]:

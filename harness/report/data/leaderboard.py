@@ -25,7 +25,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.identity import known_versions, plugged
-from harness.report.data.released import SHARED, draws_of_run, released
+from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
     clients,
@@ -245,7 +245,9 @@ def _search(cell: Cell) -> dict[str, Any]:
         return {}
     tune, cost = search["tune"], search["epsilon"]
     tuned = _way(search, tune)
-    if any(draws_of_run(record) == SHARED for record in cell.records):  # in records of earlier versions too
+    if any(
+        draws_of_run(record) in (SHARED, PAIRED) for record in cell.records
+    ):  # in records of earlier versions too
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
     return {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
 

@@ -99,10 +99,10 @@ def in_words(claim: Mapping[str, Any]) -> str:
             "which is no guarantee for those that are simulated."
         )
     warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
-    return text + _with_others(claim) + _exposed_sentence(claim) + warning
+    return text + ties_to_others(claim) + _exposed_sentence(claim) + warning
 
 
-def _with_others(claim: Mapping[str, Any]) -> str:
+def ties_to_others(claim: Mapping[str, Any]) -> str:
     """Describe what ties a run to others: draws that it shares, and noise that it repeats."""
     text = ""
     if str(claim.get("secret_draws", "")).startswith("shared"):

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from harness.core.registry import counted
+from harness.metrics import better_is_higher
 from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.budgets import budget_of
@@ -45,7 +46,8 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         reported = search.cells[0].values(measure)
         if sought is not None and reported:
             places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported, "")
-            places[name, CURSE] = Place(f"{100 * (sought - fmean(reported.values())):+.1f}", {}, "")
+            luck = (sought - fmean(reported.values())) * (1 if better_is_higher(measure) else -1)
+            places[name, CURSE] = Place(f"{100 * luck:+.1f}", {}, "")
         for size in sizes:
             best = search.best_of(size)
             places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
@@ -62,8 +64,8 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     title = f"What tuning chose: {suite}" if suite else "What tuning chose"
     notes = (_of_surface if by_surface else _of_halving)(tune, words(measure))
     notes += [
-        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: the first minus the second, in points; "
-        "what is far above 0 was chosen by luck.",
+        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: by how much the first is better, in "
+        "points; what is far above 0 was chosen by luck.",
         *([_of_cost(tune["budget"])] if private else ["The search is not counted in ε."]),
     ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)

@@ -95,6 +95,17 @@ def test_the_epsilon_of_a_statement_follows_from_it(name: str, data, tmp_path, c
     assert again["accuracy"] <= again["accuracy_from_epsilon"] + 1e-9
 
 
+@pytest.mark.parametrize("draws", ["own", "paired"])
+def test_an_epsilon_of_one_run_alone_says_so(draws: str, data, tmp_path, capsys) -> None:
+    spec = read_spec(given(data, STEPS, privacy={**CENTRAL, "epsilon": 3.0, "clip": 0.5, "draws": draws}))
+    setup = calibrated(prepare(spec))
+    assert setup.dry is not None and setup.privacy is not None
+    file = tmp_path / "statement.json"
+    file.write_text(json.dumps(statement(setup.privacy, setup.dry.ledger)))
+    assert main(["epsilon", "--statement", str(file)]) == 0
+    assert ("ε is of one run alone" in " ".join(capsys.readouterr().out.split())) == (draws == "paired")
+
+
 @pytest.mark.parametrize(
     "name", [name for name in CASES if "central, two" not in name and "adaptive" not in name]
 )

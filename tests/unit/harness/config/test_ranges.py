@@ -43,6 +43,12 @@ def test_a_range_is_widened_at_one_end(over):
     )
 
 
+@pytest.mark.parametrize("lowest", [0, -3])
+def test_whole_numbers_below_one_stay_in_a_widened_range(lowest):
+    over = Range("integer", (lowest, 5))
+    assert over.widened(1 / 3, upward=False) == over
+
+
 def test_a_fixed_range_says_so():
     given = {"rounds": {"log_integer": [2, 100], "fixed": True}}
     over = read_ranges(TUNED, given)["rounds"]

@@ -255,6 +255,27 @@ def test_budgets_are_one_family_and_other_privacy_is_another():
     ]
 
 
+def test_budgets_are_one_family_though_seeds_or_searched_values_differ():
+    """A search replaces both, so they say nothing of what is tried."""
+    given = ({"epsilon": 8, "clip": 1}, [0, 1]), ({"epsilon": 2, "clip": 0.5}, [2, 3])
+    blocks = [
+        {"algorithm": ["fedavg"], "privacy": [{"placement": "central"} | privacy], "seed": seeds}
+        for privacy, seeds in given
+    ]
+    tune = {"settings": LR | {"privacy.clip": {"log_uniform": [0.1, 1]}}}
+    made = make_suite({"base": BASE, "sweep": blocks, "tune": tune})
+    assert [family.budgets for family in families(searches(made.combinations, made.tune))] == [(8.0, 2.0)]
+
+
+def test_no_noise_is_a_family_of_its_own():
+    privacies = [{"placement": "central", "clip": 1, "noise_multiplier": noise} for noise in (0, 1, 2)]
+    made = suite({"settings": LR}, sweep={"algorithm": ["fedavg"], "privacy": privacies})
+    assert [family.budgets for family in families(searches(made.combinations, made.tune))] == [
+        (0.0,),
+        (2.0, 1.0),
+    ]
+
+
 def test_runs_of_a_search_by_a_surface_are_paired():
     made = suite(
         {"settings": LR},

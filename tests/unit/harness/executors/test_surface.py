@@ -136,6 +136,17 @@ def test_a_range_that_binds_is_widened():
     assert max(trial.settings["algorithm.lr"] for trial in inside.searches[0].trials) <= 3
 
 
+def test_a_range_that_binds_at_both_ends_is_widened_at_both():
+    """Small budgets may want the lowest values, and large ones the highest."""
+
+    def apart(settings, budget):
+        return 0.5 + 0.05 * math.log(settings["algorithm.lr"]) * (1 if budget > 1 else -1)
+
+    found, _ = searched(apart)
+    large, _, small = map(chosen, found.searches)
+    assert large["algorithm.lr"] > 6 and small["algorithm.lr"] < 0.005
+
+
 def test_settings_without_a_figure_are_never_chosen():
     def failing(settings, budget):
         return None if settings["algorithm.lr"] > 0.1 else truth(settings, budget)
@@ -144,6 +155,14 @@ def test_settings_without_a_figure_are_never_chosen():
     assert all(chosen(search)["algorithm.lr"] <= 0.1 for search in found.searches)
     nothing, _ = searched(lambda settings, budget: None)
     assert {search.best for search in nothing.searches} == {None}
+    lowest = min(trial.settings["algorithm.lr"] for trial in found.searches[0].trials)
+    single, _ = searched(
+        lambda settings, budget: (
+            None if budget == 1 and settings["algorithm.lr"] != lowest else truth(settings, budget)
+        )
+    )
+    assert chosen(single.searches[2])["algorithm.lr"] == lowest
+    assert [finalist.trial for finalist in single.searches[2].finalists] == [single.searches[2].best]
     half, _ = searched(lambda settings, budget: truth(settings, budget) if budget > 1 else None)
     assert [search.best is None for search in half.searches] == [False, False, True]
 

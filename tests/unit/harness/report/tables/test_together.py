@@ -108,19 +108,17 @@ def test_paired_runs_have_no_joint_epsilon(data, tmp_path, cohort):
     assert "ε is not given: 4 runs share their noise" in line
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, shared):
+@pytest.mark.parametrize("draws", ["own", "shared", "paired"])
+def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, draws):
     """Also in records of earlier versions, whose versions name no draws: they shared them."""
     frame_of = Store(tmp_path)
-    spec = read_spec(
-        given(data, cohort={"size": 3}, privacy=noisy(2.0, **({"draws": "shared"} if shared else {})))
-    )
+    spec = read_spec(given(data, cohort={"size": 3}, privacy=noisy(2.0, draws=draws)))
     run_together([spec], tmp_path)
     (record,) = frame_of.some_records(None)
     record.search.update({"tune": {"seeds": [9], "metric": "accuracy"}, "trials": [{}], "epsilon": 3.0})
     (row,) = leaderboard([record]).to_dict("records")
-    assert (row["epsilon_with_search"] == 3.0) != shared
-    assert ("the search's runs share draws" in row["tuned"]) == shared
+    assert (row["epsilon_with_search"] == 3.0) == (draws == "own")
+    assert ("the search's runs share draws" in row["tuned"]) == (draws != "own")
     record.versions.pop("draws", None)
     (row,) = leaderboard([record]).to_dict("records")
     assert row["epsilon_with_search"] != 3.0
