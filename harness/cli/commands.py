@@ -213,7 +213,7 @@ def _epsilon_later(to: argparse.ArgumentParser) -> None:
 
 
 def _list(to: Parser) -> None:
-    to.add_argument("what", choices=LISTS)
+    to.add_argument("what", choices=LISTS, metavar="|".join(LISTS))
     json_option(to)
 
 

@@ -20,9 +20,10 @@
       most_seeds: 50                         # up to so many
       once_for: [compression.beta]           # values of compression that share a search
 
-One search is made for a method on a federation over all privacy budgets, by a surface that is fitted to all of its
-runs (`harness.executors.tuning.rungs`). With ``sampler: latin``, or a sampler of Optuna as ``TPESampler``, every
-budget has a search of its own, and the best mean is chosen (`harness.executors.tuning.halving`)::
+One search is made for a method, a federation and a kind of privacy, over all its budgets, by a surface that is
+fitted to all of its runs (`harness.executors.tuning.rungs`). With ``sampler: latin``, or a sampler of Optuna as
+``TPESampler``, every budget has a search of its own, and the best mean is chosen
+(`harness.executors.tuning.halving`)::
 
     tune:
       sampler: latin

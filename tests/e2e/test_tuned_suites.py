@@ -15,7 +15,7 @@ from harness.report import Results
 from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables
 from harness.storage.store import Store, read_suite
-from tests.support.records import spec, undone
+from tests.support.records import done, spec, undone
 from tests.support.written import blank
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -212,6 +212,21 @@ def test_a_private_combination_without_a_usable_setting_has_its_row():
     (table,) = tuning_tables([replace(undone(asked, "skipped", "tuning: none"), search=search)])
     assert table.rows == ("fedavg",)
     assert table.places["fedavg", "Chosen"].text == "none had figures"
+
+
+@pytest.mark.parametrize(
+    ("metric", "sought", "reported", "curse"),
+    [("auroc", 0.9, 0.88, "+2.0"), ("auroc", 0.88, 0.88001, "0.0"), ("loss", 0.3, 0.5, "+0.2")],
+)
+def test_luck_is_above_zero_whichever_way_is_better(metric, sought, reported, curse):
+    """In points, where a measure is a share: 100 (0.9 - 0.88); a loss is better where it is lower."""
+    trial = {"settings": {"rounds": 1}, "values": [sought], "tests": [sought]}
+    search = {"number": 0, "paths": ["rounds"], "chosen": 0, "epsilon": None, "trials": [trial]}
+    search["tune"] = TUNED["tune"] | {"halving": 3, "metric": metric}
+    record = done(spec(), **{f"selection_{metric}": reported})
+    (table,) = tuning_tables([replace(record, search=search)])
+    assert table.places["fedavg", "Curse"].text == curse
+    assert ("in points" in table.note) == (metric == "auroc")
 
 
 def test_a_sampler_of_optuna_learns_in_batches(tmp_path):

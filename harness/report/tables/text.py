@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.metrics import split_measure
+from harness.metrics import described, split_measure
 
 K = TypeVar("K", bound=Hashable)
 
@@ -40,6 +40,12 @@ def signed(value: float, form: str) -> str:
     """Return a difference with its sign, in a format such as ``+.1f``; a zero has none."""
     text = format(value, form)
     return text if float(text) else text.lstrip("+-")
+
+
+def in_points(measure: str) -> bool:
+    """Return whether a measure is a share, so that differences are percentage points."""
+    metric = described(measure)
+    return metric is not None and metric.description.endswith(", 0 to 1]")
 
 
 def share(value: float | None) -> str:
