@@ -227,9 +227,9 @@ def read_tune(given: Any) -> TuneSpec | None:
     names, others = ({each.name for each in fields(cls)} for cls in (own, other))
     for name in section:
         if name in others - names:
-            owner = f"of {LATIN} and samplers of Optuna" if own is SurfaceTune else f"of {SURFACE}"
+            owner = f"{LATIN} and samplers of Optuna have" if own is SurfaceTune else f"{SURFACE} has"
             raise UserError(
-                f"{unknown(f'setting of tune with sampler {sampler}', name, names)} It is {owner}."
+                f"{unknown(f'setting of tune with sampler {sampler}', name, names)} The sampler {owner} it."
             )
     return construct("tune", own, section)
 

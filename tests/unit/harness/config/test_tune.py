@@ -73,8 +73,11 @@ def found(tune, **parts):
         ({"settings": LR, "sampler": "surfaces", "repeats": [1, 2, 3]}, "'surfaces'. Did you mean 'surface'"),
         ({"settings": LR, "sampler": ["latin"]}, "tune.sampler: a text is needed"),
         ({"settings": LR, "repeats": [1, 2, 3]}, "setting of tune with sampler latin 'repeats'."),
-        ({"settings": LR, "repeats": [1, 2, 3]}, " It is of surface."),
-        ({"settings": LR, "sampler": "surface", "seeds": [1]}, " It is of latin and samplers of Optuna."),
+        ({"settings": LR, "repeats": [1, 2, 3]}, " The sampler surface has it."),
+        (
+            {"settings": LR, "sampler": "surface", "seeds": [1]},
+            " The sampler latin and samplers of Optuna have it.",
+        ),
         ({"settings": LR, "sampler": "surface", "repeats": [1, 2]}, "tune.repeats: three numbers"),
         ({"settings": LR, "sampler": "surface", "repeats": 4}, "and of the finalists; given 4"),
     ],
