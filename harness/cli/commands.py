@@ -253,7 +253,7 @@ def _epsilon(to: Parser) -> None:
 
 
 def _list(to: Parser) -> None:
-    to.add_argument("what", choices=LISTS)
+    to.add_argument("what", choices=LISTS, metavar="|".join(LISTS))
     json_option(to)
 
 

@@ -63,7 +63,7 @@ def exit_code(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _refused(f"{error.filename or ''} {error.strerror or error}")
+        return _refused(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     except KeyboardInterrupt:
         from harness.cli.console import log
 

@@ -15,6 +15,7 @@ from harness.cli.progress import SuiteProgress
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
 from harness.config.searches import runs_of
+from harness.config.tune import SurfaceTune, TuneSpec
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
@@ -212,8 +213,20 @@ def plan_command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
     else:
-        print_rows(*_condense(rows), EXPENDABLE)
+        entries, title = _condense(rows)
+        searched = f". {_of_search(chosen.tune)}" if chosen.tune else ""
+        print_rows(entries, title + searched, EXPENDABLE)
     return 0
+
+
+def _of_search(tune: TuneSpec) -> str:
+    """Return what a plan knows of the runs of a search."""
+    settings = "Settings that are tuned are planned as the file has them"
+    return (
+        f"{settings}; widened ranges and runs of other finalists come on top"
+        if isinstance(tune, SurfaceTune)
+        else settings
+    )
 
 
 def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:

@@ -20,9 +20,10 @@
       most_seeds: 50                         # up to so many
       once_for: [compression.beta]           # values of compression that share a search
 
-One search is made for a method on a federation over all privacy budgets, by a surface that is fitted to all of its
-runs (`harness.executors.tuning.rungs`). With ``sampler: latin``, or a sampler of Optuna as ``TPESampler``, every
-budget has a search of its own, and the best mean is chosen (`harness.executors.tuning.halving`)::
+One search is made for a method, a federation and a kind of privacy, over all its budgets, by a surface that is
+fitted to all of its runs (`harness.executors.tuning.rungs`). With ``sampler: latin``, or a sampler of Optuna as
+``TPESampler``, every budget has a search of its own, and the best mean is chosen
+(`harness.executors.tuning.halving`)::
 
     tune:
       sampler: latin
@@ -36,13 +37,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.config.ranges import TUNED, Range, read_ranges
+from harness.config.run import RunSpec
 from harness.config.settings import construct
 from harness.config.yaml import mapping, shown
 from harness.core import rng
@@ -53,6 +55,7 @@ SPLIT = "selection"
 SHARED = "compression"  # the section whose values may share a search
 SURFACE: Final = "surface"  # samplers
 LATIN = "latin"
+OPTUNA = "Sampler"  # how names of Optuna's samplers end
 FIRST_SEED, SEEDS = 10**6, 10**8  # of searches by a surface: the first, and how many there are
 MOST = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
@@ -61,6 +64,8 @@ TUNABLE = (
     *("algorithm", "model", "problem", "cohort", "rounds"),
     *("privacy.clip", "privacy.server_clip", "compression.shift", "compression.error_feedback"),
 )
+TUNED_SECTIONS = tuple(dict.fromkeys(path.split(".")[0] for path in TUNABLE))
+SECTIONS = {*TUNED_SECTIONS, *RunSpec.model_fields}
 
 
 def _metric(name: str) -> str:
@@ -77,6 +82,16 @@ def _free(path: str) -> str:
             f"tune.once_for: {SHARED} or fields of it, which cost no privacy, given {shown(path)}"
         )
     return path
+
+
+def _three(given: Any) -> Any:
+    """Return the seeds of the rungs, which are three."""
+    if not isinstance(given, list | tuple) or len(given) != 3:
+        raise UserError(
+            "tune.repeats: three numbers, the seeds of all settings, of the best of them, and of the finalists; "
+            f"given {shown(given)}"
+        )
+    return given
 
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -99,6 +114,8 @@ class TuneSpec(ABC):
             raise UserError("tune.settings: name what is tuned, as algorithm.lr: {log_uniform: [0.01, 1]}")
         for path in self.settings:
             if not is_tunable(path):
+                if (section := path.split(".")[0]) not in SECTIONS:
+                    raise unknown("section of tune.settings", section, TUNED_SECTIONS)
                 raise UserError(
                     f"tune.settings: {path} says what is compared and is not tuned; settings of "
                     f"{', '.join(TUNABLE)} are"
@@ -140,7 +157,7 @@ class SurfaceTune(TuneSpec):
 
     sampler: Literal["surface"] = SURFACE
     budget: Count = 96
-    repeats: tuple[Count, Count, Count] = (1, 4, 16)
+    repeats: Annotated[tuple[Count, Count, Count], BeforeValidator(_three)] = (1, 4, 16)
     finalists: Count = 4
     seed: Annotated[int, Field(ge=0)] = 0
     standard_error: Annotated[float, Field(gt=0)] | None = None
@@ -202,10 +219,19 @@ def read_tune(given: Any) -> TuneSpec | None:
     """
     if given is None:
         return None
-    fields = mapping("tune", given)
-    if fields.get("sampler", SURFACE) == SURFACE:
-        return construct("tune", SurfaceTune, fields)
-    return construct("tune", HalvingTune, fields)
+    section = mapping("tune", given)
+    sampler = section.get("sampler", SURFACE)
+    if isinstance(sampler, str) and sampler not in (SURFACE, LATIN) and not sampler.endswith(OPTUNA):
+        raise unknown("sampler of tune", sampler, (SURFACE, LATIN, f"TPE{OPTUNA}"))
+    own, other = (SurfaceTune, HalvingTune) if sampler == SURFACE else (HalvingTune, SurfaceTune)
+    names, others = ({each.name for each in fields(cls)} for cls in (own, other))
+    for name in section:
+        if name in others - names:
+            owner = f"{LATIN} and samplers of Optuna have" if own is SurfaceTune else f"{SURFACE} has"
+            raise UserError(
+                f"{unknown(f'setting of tune with sampler {sampler}', name, names)} The sampler {owner} it."
+            )
+    return construct("tune", own, section)
 
 
 def is_tunable(path: str) -> bool:

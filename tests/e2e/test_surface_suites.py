@@ -98,6 +98,16 @@ def test_reported_runs_have_the_chosen_settings_and_noise_of_their_own(finished)
         assert len(search["trials"][search["chosen"]]["seeds"]) == 3
 
 
+def test_the_command_says_how_many_searches_there_are(finished, capsys, monkeypatch):
+    """Of each method one without privacy and one over both budgets."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    capsys.readouterr()
+    assert suite(finished) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "tuning tuned: 4 searches by selection_auroc, 8 + 3 + 2 runs for each budget; more where" in said
+    assert "runs of other finalists, with the reported seeds" in said
+
+
 def test_finalists_have_reported_runs_too(finished):
     searches = kept(finished)["tuning"]["searches"]
     others = [
@@ -114,6 +124,20 @@ def test_finalists_have_reported_runs_too(finished):
             for metrics in finalist["metrics"].values()
         )
     assert all(sum(finalist["share"] for finalist in search["finalists"]) <= 1.0001 for search in searches)
+
+
+def test_what_was_chosen_is_compared_with_the_reported_runs(finished):
+    text = (finished / "out" / "tuned" / "tuned.md").read_text()
+    assert "Reported: selection AUROC of what was chosen, over the reported seeds." in text
+    assert "how much better it looked in the search, in points;" in text
+    assert "-0.0" not in text and "+0.0" not in text
+
+
+def test_a_plan_says_what_it_does_not_know_of_a_search(finished, capsys):
+    capsys.readouterr()
+    assert main(["plan", str(finished / "tuned.yaml"), "--untimed"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "planned as the file has them; widened ranges and runs of other finalists come on top" in said
 
 
 def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):

@@ -214,15 +214,19 @@ def test_a_private_combination_without_a_usable_setting_has_its_row():
     assert table.places["fedavg", "Chosen"].text == "none had figures"
 
 
-@pytest.mark.parametrize(("metric", "sought"), [("auroc", 0.8), ("loss", 0.7)])
-def test_the_curse_is_positive_where_the_search_looked_better(metric, sought):
-    """The reported figure is between the two, and of a loss the smaller is better."""
-    measure = f"selection_{metric}"
-    trial = {"settings": {"rounds": 1}, "seeds": [100], "values": [sought], "tests": [None]}
-    tune = {"metric": metric, "repeats": [1, 1, 1], "budget": 1, "finalists": 1}
-    found = {"number": 0, "paths": ["rounds"], "chosen": 0, "epsilon": None, "tune": tune, "trials": [trial]}
-    (table,) = tuning_tables([replace(done(spec(), **{measure: 0.75}), search=found)])
-    assert table.places["fedavg", "Curse"].text == "+5.0"
+@pytest.mark.parametrize(
+    ("metric", "sought", "reported", "curse"),
+    [("auroc", 0.9, 0.88, "+2.0"), ("auroc", 0.88, 0.88001, "0.0"), ("loss", 0.3, 0.5, "+0.2")],
+)
+def test_luck_is_above_zero_whichever_way_is_better(metric, sought, reported, curse):
+    """In points, where a measure is a share: 100 (0.9 - 0.88); a loss is better where it is lower."""
+    trial = {"settings": {"rounds": 1}, "values": [sought], "tests": [sought]}
+    search = {"number": 0, "paths": ["rounds"], "chosen": 0, "epsilon": None, "trials": [trial]}
+    search["tune"] = TUNED["tune"] | {"halving": 3, "metric": metric}
+    record = done(spec(), **{f"selection_{metric}": reported})
+    (table,) = tuning_tables([replace(record, search=search)])
+    assert table.places["fedavg", "Curse"].text == curse
+    assert ("in points" in table.note) == (metric == "auroc")
 
 
 def test_a_sampler_of_optuna_learns_in_batches(tmp_path):

@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import Any
 
 from harness.config.run import RunSpec
-from harness.config.searches import Search, searches, step_sizes
+from harness.config.searches import Search, families, searches, step_sizes
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import SPLIT, SurfaceTune, TuneSpec
@@ -53,8 +53,7 @@ class Tuning:
     def search(self) -> list[Combination]:
         """Search, and return combinations with the chosen settings; those without a usable one are skipped."""
         suite, tune, say = self._suite, self._tune, self._work.say
-        sizes = counted(" + ".join(map(str, tune.sizes())), "run")
-        say(f"tuning {suite.name}: {counted(len(self._searches), 'search')} of {sizes} by {tune.measure}")
+        say(f"tuning {suite.name}: {_announced(self._searches, tune)}")
         if missed := _untuned_algorithms(self._searches):
             say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
         tune_all(self._searches, tune, self._store, self._carry_out)
@@ -98,6 +97,9 @@ class Tuning:
                 if finalist.trial != search.best:
                     settings = search.trials[finalist.trial].settings
                     wanted += [(search, place, seed, search.spec(settings, seed)) for seed in seeds]
+        if wanted:
+            runs = counted(len(wanted), "run")
+            self._work.say(f"tuning {self._suite.name}: {runs} of other finalists, with the reported seeds")
         self._carry_out([spec for *_, spec in wanted])
         for search, place, seed, spec in wanted:
             search.finalists[place].metrics[seed] = self._metrics(spec)
@@ -158,6 +160,15 @@ def _with_seed(combination: Combination, seed: int) -> Combination:
     assert combination.spec is not None
     spec = combination.spec.model_copy(update={"seed": seed})
     return replace(combination, given={**combination.given, "seed": seed}, spec=spec)
+
+
+def _announced(searches: Sequence[Search], tune: TuneSpec) -> str:
+    """Return how many searches there are, and how many runs they take."""
+    runs = counted(" + ".join(map(str, tune.sizes())), "run")
+    if isinstance(tune, SurfaceTune):
+        count = counted(len(families(searches)), "search")
+        return f"{count} by {tune.measure}, {runs} for each budget; more where a range is widened"
+    return f"{counted(len(searches), 'search')} of {runs} by {tune.measure}"
 
 
 def _untuned_algorithms(results: Sequence[Search]) -> list[str]:

@@ -73,7 +73,7 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             ax.legend(fontsize=8)
         for ax in axes[len(shown) :]:
             ax.set_axis_off()
-        note = "expected on test samples of the first seed of the search"
+        note = "expected on test samples, by the first run of each setting"
         note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
         return save(figure, path, note)
 

@@ -190,5 +190,5 @@ def meaning(frame: pd.DataFrame) -> str:
         "it does not cover evaluations and what else the run lists under not_covered (done.json). "
         "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
         f"used with a probability of at most {chances[0]} (delta {deltas}), from ε and delta alone, where a blind "
-        "guess has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
+        "guess has 50 %; the command epsilon prints the bound from the mechanism, which is usually lower."
     )

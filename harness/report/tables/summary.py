@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.core.registry import counted
 from harness.core.units import size
-from harness.metrics import better_is_higher, described
+from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, client_rows
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
@@ -24,7 +24,7 @@ from harness.report.data.tested import seed_pairs
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
 from harness.report.tables.rows import Board
-from harness.report.tables.text import in_sentence, signed, span, spread, words
+from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -117,7 +117,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     _say(console, _setting((plain, *protected)))
     for text in _statements(protected):
         _say(console, text)
-    points = _in_points(measure)
+    points = in_points(measure)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(plain.algorithm)
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
@@ -202,7 +202,7 @@ def headline(comparison: Comparison) -> str:
     """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``."""
     measure, plain, protected = comparison
     sign = -1 if better_is_higher(measure) else 1
-    scale, form, unit = (100, ".1f", "points of ") if _in_points(measure) else (1, ".3g", "")
+    scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
     costs = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
         if not (changes := seed_differences(plain, cell, measure)):
@@ -249,7 +249,6 @@ def _setting(cells: Sequence[Cell]) -> str:
     """Describe the runs of cells to compare in one sentence."""
     spec, seeds = cells[0].spec, len(cells[0].done)
     count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
-    search = cells[0].records[0].search
     facts = [
         f"{data_name(spec.get('data')) or part_name(spec.get('problem'))}",
         counted(count, "client") if count else "",
@@ -257,8 +256,8 @@ def _setting(cells: Sequence[Cell]) -> str:
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
         counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
         counted(seeds, "seed"),
-        f"each row with the best of {counted(len(search['trials']), 'setting')}"
-        if search
+        f"each row with the best of {counted(_tried(cells), 'setting')}"
+        if cells[0].records[0].search
         else "settings chosen for each row"
         if cells[0].records[0].chosen
         else "",
@@ -279,7 +278,7 @@ def _statements(protected: Sequence[Cell]) -> list[str]:
     return [uncovered_sentence(uncovered_by(protected)), *statements] if statements else []
 
 
-def _in_points(measure: str) -> bool:
-    """Return whether a measure is a share, so that differences are percentage points."""
-    metric = described(measure)
-    return metric is not None and metric.description.endswith(", 0 to 1]")
+def _tried(cells: Sequence[Cell]) -> int | str:
+    """Return how many settings the searches of cells tried: a number, or a range in words."""
+    numbers = {len(cell.records[0].search["trials"]) for cell in cells if cell.records[0].search}
+    return min(numbers) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.metrics import split_measure
+from harness.metrics import described, split_measure
 
 K = TypeVar("K", bound=Hashable)
 
@@ -54,6 +54,12 @@ def spread(values: Collection[float], form: str) -> str:
         return ""
     mean = format(fmean(values), form)
     return f"{mean} ± {format(stdev(values), form)}" if len(values) > 1 else mean
+
+
+def in_points(measure: str) -> bool:
+    """Return whether a measure is a share, so that differences are percentage points."""
+    metric = described(measure)
+    return metric is not None and metric.description.endswith(", 0 to 1]")
 
 
 def share(value: float | None) -> str:

@@ -12,7 +12,15 @@ from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.budgets import budget_of
 from harness.report.tables.pivot import Grid, Place, value_text
-from harness.report.tables.text import distinguishing, quantity, without_section, words
+from harness.report.tables.text import (
+    distinguishing,
+    in_points,
+    in_sentence,
+    quantity,
+    signed,
+    without_section,
+    words,
+)
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -46,8 +54,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         reported = search.cells[0].values(measure)
         if sought is not None and reported:
             places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported, "")
-            luck = (sought - fmean(reported.values())) * (1 if better_is_higher(measure) else -1)
-            places[name, CURSE] = Place(f"{100 * luck:+.1f}", {}, "")
+            places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric), {}, "")
         for size in sizes:
             best = search.best_of(size)
             places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
@@ -62,10 +69,11 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         *([COST] * private),
     )
     title = f"What tuning chose: {suite}" if suite else "What tuning chose"
-    notes = (_of_surface if by_surface else _of_halving)(tune, words(measure))
+    notes = (_of_surface if by_surface else _of_halving)(tune, in_sentence(measure))
     notes += [
-        f"{REPORTED}: the same over the seeds that are reported. {CURSE}: by how much the first is better, in "
-        "points; what is far above 0 was chosen by luck.",
+        f"{REPORTED}: {in_sentence(measure)} of what was chosen, over the reported seeds. {CURSE}: how much better "
+        f"it looked in the search{', in points' if in_points(metric) else ''}; what is far above 0 was chosen by "
+        "luck.",
         *([_of_cost(tune["budget"])] if private else ["The search is not counted in ε."]),
     ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
@@ -75,10 +83,11 @@ def _of_surface(tune: Mapping[str, Any], measure: str) -> list[str]:
     """Return what a search by a surface was."""
     first, second, third = tune["repeats"]
     return [
-        f"Each method searched all budgets together, by a surface of {measure} on samples that no run trains or "
-        f"tests on: {counted(tune['budget'], 'setting')} with {counted(first, 'seed')}, the best of each budget "
-        f"with {second}, its {counted(tune['finalists'], 'finalist')} with {third}; ranges that bind were widened.",
-        f"{ALSO}: how often resampled searches choose another setting.",
+        f"Each method searched all budgets of a kind of privacy together, by a surface of {measure} on samples "
+        f"that no run trains or tests on: {counted(tune['budget'], 'setting')} with {counted(first, 'seed')}, "
+        f"the best of each budget with {second}, its {counted(tune['finalists'], 'finalist')} with {third}; "
+        "ranges that bind were widened.",
+        f"{ALSO}: how often resampled searches choose another setting, and how many others they choose.",
     ]
 
 
@@ -100,6 +109,12 @@ def _of_cost(budget: int) -> str:
         f"a logarithmic, geometric or Poisson distribution of mean {budget}, each run with all seeds, and the "
         "figures that choose public (Papernot and Steinke 2022)."
     )
+
+
+def _curse(sought: float, reported: float, metric: str) -> str:
+    """Return how much better a setting looked in the search than in the reported runs."""
+    better = sought - reported if better_is_higher(metric) else reported - sought
+    return signed(100 * better, "+.1f") if in_points(metric) else signed(better, "+.3g")
 
 
 def _also(search: Searched) -> str:

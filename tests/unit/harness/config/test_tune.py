@@ -69,6 +69,17 @@ def found(tune, **parts):
         ({"settings": {"seed": {"integer": [0, 9]}}}, "seed says what is compared"),
         ({"settings": {"privacy.epsilon": {"uniform": [1, 8]}}}, "privacy.epsilon says what is compared"),
         ({"settings": {"partition.alpha": {"uniform": [1, 8]}}}, "partition.alpha says what is compared"),
+        ({"settings": {"algorithms.lr": {"uniform": [1, 8]}}}, "'algorithms'. Did you mean 'algorithm'"),
+        ({"settings": LR, "sampler": "surfaces", "repeats": [1, 2, 3]}, "'surfaces'. Did you mean 'surface'"),
+        ({"settings": LR, "sampler": ["latin"]}, "tune.sampler: a text is needed"),
+        ({"settings": LR, "repeats": [1, 2, 3]}, "setting of tune with sampler latin 'repeats'."),
+        ({"settings": LR, "repeats": [1, 2, 3]}, " The sampler surface has it."),
+        (
+            {"settings": LR, "sampler": "surface", "seeds": [1]},
+            " The sampler latin and samplers of Optuna have it.",
+        ),
+        ({"settings": LR, "sampler": "surface", "repeats": [1, 2]}, "tune.repeats: three numbers"),
+        ({"settings": LR, "sampler": "surface", "repeats": 4}, "and of the finalists; given 4"),
     ],
 )
 def test_what_is_no_search_is_refused_in_one_sentence(tune, text):

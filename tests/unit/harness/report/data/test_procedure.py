@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.report.data.procedure import Choice, procedure_interval
-from harness.report.data.statistics import paired
+from harness.report.data.statistics import paired_statistics
 
 
 def figures(mean, deviation=0.02, seeds=10, key=0):
@@ -16,7 +16,7 @@ def figures(mean, deviation=0.02, seeds=10, key=0):
 def test_with_one_choice_it_is_the_interval_of_the_seeds():
     own = figures(0.8, seeds=20)
     low, high = procedure_interval([Choice(1.0, own)])
-    (seeds,) = paired([list(own.values())])
+    (seeds,) = paired_statistics([list(own.values())])
     assert low == pytest.approx(seeds.low, abs=0.003) and high == pytest.approx(seeds.high, abs=0.003)
 
 
