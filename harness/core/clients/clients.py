@@ -12,7 +12,7 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, BatchPlan, LocalWork, Split
 from harness.core.clients.cohort import Cohort, Membership
-from harness.core.clients.gradients import Gradients, slots
+from harness.core.clients.gradients import Gradients, GradientVerbs, slots
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.local_data import LocalData
 from harness.core.clients.party_models import PartyModels
@@ -29,7 +29,7 @@ from harness.core.settings.privacy import Privacy
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models
 
 
-class Clients(Cohort):
+class Clients(GradientVerbs, Cohort):
     """A round's cohort with its private data. Rows leave the clients only through a `Channel`.
 
     `Cohort` knows who takes part, `LocalData` what they hold, `Gradients` how they train, `PartyModels` what the
@@ -175,53 +175,6 @@ class Clients(Cohort):
         It does not depend on who is in the cohort. With momentum it is the mean of their `reach`.
         """
         return self._data.mean_steps(work, momentum)
-
-    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
-        return self._gradients((x,), batch)[0]
-
-    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
-        """Return the gradients by both variables at one point, ``(..., C, P)`` and ``(..., C, Q)``."""
-        gx, gy = self._gradients((x, y), batch)
-        return gx, gy
-
-    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient by the second variable, ``(..., C, Q)``: less work than both."""
-        return self._gradients((x, y), batch, by=(1,))[0]
-
-    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
-        """Return the gradient by the first variable, ``(..., C, P)``."""
-        return self._gradients((x, y), batch, by=(0,))[0]
-
-    def gradient(self, objective: Objective, *points: Tensor, batch: LocalBatch, by: int | Points = 0) -> Any:
-        """Return the gradient of an objective other than the problem's loss.
-
-        Parameters
-        ----------
-        objective : Callable[[Problem], Callable]
-            ``objective(problem)(*points, batch)`` is a scalar for one client. It must return the same object
-            for equal problems (use `functools.lru_cache`), because its operations are measured once. A pruned
-            model's problem is the smaller one.
-        *points : Tensor
-            The variables, ``(..., C, n)`` each.
-        batch : LocalBatch
-            The samples.
-        by : int or tuple of int
-            Numbers of the variables to differentiate by, from 0; several give a tuple of gradients.
-
-        Raises
-        ------
-        Incompatible
-            Under record-level privacy, if the objective is not marked as a mean over samples
-            (`harness.core.problem.per_sample`).
-        """
-        if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
-            raise Incompatible(
-                "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
-                "mean over samples"
-            )
-        gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)
-        return gradients[0] if isinstance(by, int) else tuple(gradients)
 
     def _gradients(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +16,73 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.work import CountedWork
 from harness.core.execution.vectorize import ClientExecutor, Points
-from harness.core.problem import Objective, Problem
+from harness.core.problem import Objective, Problem, problem_loss
 
 Compute = Callable[
     ..., Sequence[Tensor]
 ]  # (loss, axes, points, samples, by) -> a tensor for each moving point
+
+
+class GradientVerbs(ABC):
+    """The gradients that algorithms ask for, all of which are those of one method."""
+
+    @abstractmethod
+    def _gradients(
+        self,
+        points: tuple[Tensor, ...],
+        batch: LocalBatch,
+        by: Points = (),
+        objective: Objective = problem_loss,
+    ) -> list[Tensor]:
+        """Return the gradients of each client by the points numbered ``by``; by all if it is empty."""
+
+    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
+        return self._gradients((x,), batch)[0]
+
+    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
+        """Return the gradients by both variables at one point, ``(..., C, P)`` and ``(..., C, Q)``."""
+        gx, gy = self._gradients((x, y), batch)
+        return gx, gy
+
+    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient by the second variable, ``(..., C, Q)``: less work than both."""
+        return self._gradients((x, y), batch, by=(1,))[0]
+
+    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
+        """Return the gradient by the first variable, ``(..., C, P)``."""
+        return self._gradients((x, y), batch, by=(0,))[0]
+
+    def gradient(
+        self,
+        objective: Objective,
+        *points: Tensor,
+        batch: LocalBatch,
+        by: int | Points = 0,
+    ) -> Any:
+        """Return the gradient of an objective other than the problem's loss.
+
+        Parameters
+        ----------
+        objective : Callable[[Problem], Callable]
+            ``objective(problem)(*points, batch)`` is a scalar for one client. It must return the same object
+            for equal problems (use `functools.lru_cache`), because its operations are measured once. A pruned
+            model's problem is the smaller one.
+        *points : Tensor
+            The variables, ``(..., C, n)`` each.
+        batch : LocalBatch
+            The samples.
+        by : int or tuple of int
+            Numbers of the variables to differentiate by, from 0; several give a tuple of gradients.
+
+        Raises
+        ------
+        Incompatible
+            Under record-level privacy, if the objective is not marked as a mean over samples
+            (`harness.core.problem.per_sample`).
+        """
+        gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)
+        return gradients[0] if isinstance(by, int) else tuple(gradients)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What methods of federated averaging share: a state that is the global model."""
+"""Base class of federated averaging: a state that is the global model."""
 
 from __future__ import annotations
 

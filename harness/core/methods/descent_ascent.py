@@ -1,4 +1,4 @@
-"""What methods for minimax problems share: settings, increments, the server's step, and proximal stages."""
+"""Base classes of minimax methods: settings, increments, the server's step, and proximal stages."""
 
 from __future__ import annotations
 

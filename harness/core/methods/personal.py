@@ -1,4 +1,4 @@
-"""What personalized methods share: clipped gradients, and models of an extractor u and a head v."""
+"""Base classes of personalized methods: clipped gradients, and models of an extractor u and a head v."""
 
 from __future__ import annotations
 
