@@ -15,7 +15,7 @@ import pandas as pd
 from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
-from harness.config.report import ReportSpec, known, read_pivot, report_settings
+from harness.config.report import ReportSpec, known, read_pivot, read_target, report_settings
 from harness.config.system import read_system
 from harness.core.registry import UserError, counted
 from harness.report import (
@@ -164,6 +164,8 @@ def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -
 
 def report_options(args: argparse.Namespace) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
+    target = read_target(getattr(args, "target", None))
+    _refuse_unloaded(args.dir, [args.by, target and target.measure])
     return report_settings(
         results_folder(args.dir),
         args.suite,
@@ -175,6 +177,20 @@ def report_options(args: argparse.Namespace) -> ReportSpec:
         figures=tuple(name for name in (getattr(args, "figures", None) or "").split(",") if name),
         style=getattr(args, "style", None),
     )
+
+
+def _refuse_unloaded(folder: Path, measures: Sequence[str | None]) -> None:
+    """Refuse measures that are on record and that only a plugin explains."""
+    for measure in measures:
+        if (
+            measure
+            and not known(measure)
+            and measure in Results(results_folder(folder).some_records()).metrics
+        ):
+            raise UserError(
+                f"metric {measure!r} belongs to a plugin that is not loaded, so it is not known whether higher is "
+                "better; give --plugin FILE.py"
+            )
 
 
 def _ranked(args: argparse.Namespace) -> tuple[Results, ReportSpec, pd.DataFrame]:

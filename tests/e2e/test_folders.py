@@ -221,7 +221,12 @@ def test_a_merge_leaves_damaged_runs_where_they_are(two, tmp_path, capsys):
 
 
 def tuned(folder, seeds, budget=2):
-    search = {"settings": {"algorithm.lr": {"choice": [1e-6, 0.1]}}, "budget": budget, "seeds": [100]}
+    search = {
+        "settings": {"algorithm.lr": {"choice": [1e-6, 0.1]}},
+        "budget": budget,
+        "seeds": [100],
+        "sampler": "latin",
+    }
     return suite(folder, seeds=seeds, base=BASE | {"partition": {"kind": "iid", "clients": 3, "selection": 0.2}},
                  tune={**search})  # fmt: skip
 
