@@ -83,13 +83,14 @@ class Tuning:
     def try_finalists(self, combinations: Sequence[Combination]) -> bool:
         """Run with the reported seeds what searches could have chosen as well; return whether there is any.
 
-        Combinations that share a search (``once_for``) are represented by the first, for which it was made.
+        Cells that share a search (``once_for``) borrow its choice, so they have no interval of a procedure.
         """
-        reported: dict[int, list[int]] = {}
+        seeds_by_search: dict[int, list[list[int]]] = {}
         for by_seed in _cells(combinations):
             number = next(iter(by_seed.values())).search
             assert number is not None
-            reported.setdefault(number, list(by_seed))
+            seeds_by_search.setdefault(number, []).append(list(by_seed))
+        reported = {number: cells[0] for number, cells in seeds_by_search.items() if len(cells) == 1}
         wanted: list[tuple[Search, int, int, RunSpec]] = []
         for number, seeds in reported.items():
             search = self._searches[number]

@@ -11,6 +11,7 @@ import scipy  # its parts are imported at their first use, as they are slow to i
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
+from harness.report.data.procedure import procedure_difference
 from harness.report.data.results import Cell
 from harness.report.data.specs import is_compressed, part_name
 from harness.report.data.statistics import (
@@ -48,6 +49,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
     texts: dict[str, str] = {}
     settings: dict[str, tuple[str, ...]] = {}
     differences: dict[str, list[float]] = {}
+    procedures: dict[str, tuple[float, float] | None] = {}
     for cell in cells:
         keys = _settings(cell)
         rival = next((best[key] for key in keys if key in best), None)
@@ -56,13 +58,16 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
             continue
         common = SeedPairs({}, 0) if rival is None else seed_pairs(cell, rival, by)
         texts[cell.key] = _text(cell, rival, common, by, baseline)
-        if common.differences:
+        if rival is not None and common.differences:
+            procedures[cell.key] = procedure_difference(cell, rival, by)
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
     statistics = paired_statistics(list(differences.values()))
     table = pd.DataFrame(statistics, index=list(differences), columns=Paired._fields, dtype=object)
     families = table["p"].dropna().groupby(pd.Series(settings, dtype=object))
     table["paired_p_holm"] = families.transform(lambda ps: pd.Series(holm(ps.tolist()), index=ps.index))
     table["detectable"] = None
+    for place, end in enumerate(("paired_procedure_low", "paired_procedure_high")):
+        table[end] = [interval and interval[place] for interval in procedures.values()]
     sizes = families.transform("size").to_dict()
     for key, summary in zip(differences, statistics, strict=True):
         tests, seeds, std = sizes.get(key, 0), summary.seeds, summary.std

@@ -25,6 +25,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.identity import known_versions, plugged
+from harness.report.data.procedure import choices_of, procedure_interval
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
@@ -249,7 +250,11 @@ def _search(cell: Cell) -> dict[str, Any]:
         draws_of_run(record) in (SHARED, PAIRED) for record in cell.records
     ):  # in records of earlier versions too
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
-    return {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
+    fields = {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
+    metric = tune["metric"]
+    interval = procedure_interval(choices_of(cell, metric), key=cell.key) if search.get("finalists") else None
+    low, high = interval or (None, None)
+    return {**fields, "procedure_low": low, "procedure_high": high}
 
 
 def _way(search: Mapping[str, Any], tune: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from harness.core import rng
+from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, FEWEST, RESAMPLES, resamples
 
 Figures = Mapping[int, float]  # by seed
@@ -33,6 +34,41 @@ class Choice:
 
     share: float
     figures: Figures
+
+
+def choices_of(cell: Cell, measure: str) -> list[Choice]:
+    """Return what the search of a cell could have chosen; of a cell without one the cell alone.
+
+    Empty if the cell, or a finalist, has no reported runs with the measure, as where cells share a search.
+    """
+    values = cell.values(measure)
+    search = cell.records[0].search
+    finalists = search.get("finalists") or [{"trial": None, "share": 1.0}]
+    choices = []
+    for finalist in finalists:
+        if finalist["trial"] in (None, search.get("chosen")):
+            figures: Figures = values
+        else:
+            figures = {
+                int(seed): metrics[measure]
+                for seed, metrics in finalist["metrics"].items()
+                if measure in metrics
+            }
+        if not figures:
+            return []
+        choices.append(Choice(finalist["share"], figures))
+    return choices
+
+
+def procedure_difference(cell: Cell, other: Cell, measure: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of the paired difference of two cells over searches and seeds.
+
+    None if neither has a search with finalists, or figures are missing.
+    """
+    if not any(each.records[0].search.get("finalists") for each in (cell, other)):
+        return None
+    choices = choices_of(cell, measure), choices_of(other, measure)
+    return procedure_interval(*choices, key=f"{cell.key} {other.key}") if all(choices) else None
 
 
 def procedure_interval(
@@ -57,7 +93,8 @@ def procedure_interval(
     tuple of float or None
         The ends; None with fewer seeds than `FEWEST`.
     """
-    seeds = sorted(set.intersection(*(set(choice.figures) for choice in (*choices, *baseline))))
+    known = [set(choice.figures) for choice in (*choices, *baseline)]
+    seeds = sorted(set.intersection(*known)) if known else []
     if len(seeds) < FEWEST:
         return None
     draws = _draws(choices, seeds, f"{key} row")

@@ -211,14 +211,20 @@ def _spread(measure: str, spread: bool, row: Row) -> str:
 
 
 def difference(row: Row) -> str:
-    """Return the difference to the baseline with its interval, marked where it is certain."""
+    """Return the difference to the baseline with its interval, marked where it is certain.
+
+    Of tuned rows the interval is over searches and seeds, and a difference that it does not exclude is not certain.
+    """
     if is_empty(row["paired_difference"]):
         return "not comparable" if str(row["compared"]).startswith("not comparable") else ""
     form = _form(row["ranked_by"])
     sure = "*" if not is_empty(row["paired_p_holm"]) and row["paired_p_holm"] < SURE else ""
     interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
-    if not is_empty(row["paired_low"]):
-        interval = f" [{signed(row['paired_low'], '+' + form)}, {signed(row['paired_high'], '+' + form)}]"
+    kind = "paired" if is_empty(row["paired_procedure_low"]) else "paired_procedure"
+    low, high = row[f"{kind}_low"], row[f"{kind}_high"]
+    if not is_empty(low):
+        interval = f" [{signed(low, '+' + form)}, {signed(high, '+' + form)}]"
+        sure = sure if kind == "paired" or low > 0 or high < 0 else ""
     return f"{signed(row['paired_difference'], '+' + form)}{sure}{interval}"
 
 
