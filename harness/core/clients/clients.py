@@ -176,6 +176,13 @@ class Clients(GradientVerbs, Cohort):
         """
         return self._data.mean_steps(work, momentum)
 
+    def _check_objective(self, objective: Objective) -> None:
+        if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
+            raise Incompatible(
+                "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
+                "mean over samples"
+            )
+
     def _gradients(
         self,
         points: tuple[Tensor, ...],

@@ -36,6 +36,10 @@ class GradientVerbs(ABC):
     ) -> list[Tensor]:
         """Return the gradients of each client by the points numbered ``by``; by all if it is empty."""
 
+    @abstractmethod
+    def _check_objective(self, objective: Objective) -> None:
+        """Refuse an objective of an algorithm that is no mean over samples, under record-level privacy."""
+
     def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
         """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
         return self._gradients((x,), batch)[0]
@@ -81,6 +85,7 @@ class GradientVerbs(ABC):
             Under record-level privacy, if the objective is not marked as a mean over samples
             (`harness.core.problem.per_sample`).
         """
+        self._check_objective(objective)
         gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)
         return gradients[0] if isinstance(by, int) else tuple(gradients)
 
