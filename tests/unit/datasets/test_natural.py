@@ -181,6 +181,33 @@ def test_stops_are_told_the_time_of_minneapolis():
     assert found["month"].tolist() == [1, 7, 3, 11]
 
 
+def test_means_that_the_source_of_doctor_filled_in_are_missing():
+    """Scores have one decimal, so 74.368 is a mean of persons; so are 6,735.3159, of a site, and a race of 0.5."""
+    given = {
+        "time": [1.0, 1.0, 0.5],
+        "site": 6,
+        "coins": [25, 0, 0],
+        "female": [1, 0, 0],
+        "black": np.float32([1.0, 0.511241436, 0.0]),
+        "physlm": np.float32([0.0, 0.144292459, 0.0]),
+        "hlthg": [0, 1, 0],
+        "hlthf": 0,
+        "hlthp": 0,
+        "educdec": np.float32([12.0, 10.96977615, 12.0]),
+        "mhi": np.float32([71.7, 74.3682556, 71.7]),
+        "disea": np.float32([10.3, 13.7318869, 10.3]),
+        "income": np.float32([6735.0, 6735.315918, 1.0]),
+        "ghindx": [85.2, np.nan, 85.2],
+    }
+    found = NATURAL["doctor"].clean(pd.DataFrame(given))
+    assert len(found) == 2, "a part of a year is left out"
+    for name in ("income", "educdec", "mhi", "disea", "ghindx"):
+        assert found[f"{name} missing"].tolist() == [0, 1], name
+    assert found["race"].tolist() == ["black", "unknown"] and found["limited"].tolist() == ["no", "unknown"]
+    assert found["health"].tolist() == ["excellent", "good"] and found["sex"].tolist() == ["female", "male"]
+    assert found["coinsurance"].tolist() == ["25 %", "0 %"] and found["site"].tolist() == ["6", "6"]
+
+
 def test_columns_that_tell_the_client_are_left_out_with_it():
     made = {"x": torch.zeros(4, 2), "features": ("sex", "sex-age"), "origins": ("sex", "sex-age")}
     data = replace(load("breast-cancer"), y=torch.tensor([0, 1, 0, 1]), continuous=None, **made)
@@ -271,6 +298,7 @@ FACTS = {  # samples, features, clients, smallest and largest client, share of p
     "covid": (15_223, 19, 88, 1, 7_402, 0.057),
     "flights": (327_346, 145, 4_037, 1, 544, 0.237),
     "lending": (9_857, 69, 50, 16, 1_324, 0.052),
+    "doctor": (20_145, 39, 5_904, 1, 5, 0.688),
 }
 
 
