@@ -252,9 +252,8 @@ def federate(
     partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    splits = split.splits(
-        dataset, usage, Holdings(usage.shared[np.concatenate(parts)], owner, len(parts)), rng
-    )
+    holdings = Holdings(usage.shared[np.concatenate(parts)], owner, len(parts), partition.drawn)
+    splits = split.splits(dataset, usage, holdings, rng)
     hidden = [*partition.hides, *([] if usage.users is None else [usage.users.column])]
     users = None if usage.users is None else usage.users.number
     federation = _pool(dataset, splits, users, hidden, standardize=standardize)

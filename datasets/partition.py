@@ -46,10 +46,13 @@ class Partition(ABC):
         Raised by hand when the same seed gives another partition; part of a run's identity.
     remedy : str
         Advice if a client is left without samples.
+    drawn : bool
+        Whether the generator decides who holds a sample.
     """
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
+    drawn: ClassVar[bool] = True
     remedy: ClassVar[str] = "use fewer clients"
 
     def __call__(
@@ -403,6 +406,7 @@ class Natural(Partition):
 
     kind: ClassVar[str] = "natural"
     version: ClassVar[int] = 2
+    drawn: ClassVar[bool] = False
     remedy: ClassVar[str] = "omit clients: every value of the column is one"
     column: str | None = None
     at_least: int | None = None

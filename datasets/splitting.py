@@ -34,11 +34,22 @@ class Usage(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """Samples that clients hold: position in the data and client of each, ``(n,)``, and the number of clients."""
+    """Samples that clients hold.
+
+    Attributes
+    ----------
+    position, owner : ndarray
+        Position in the data and client of each sample, ``(n,)``, ascending in a client.
+    clients : int
+        Number of clients.
+    drawn : bool
+        Whether another seed gives the samples to other clients.
+    """
 
     position: Positions
     owner: Positions
     clients: int
+    drawn: bool
 
     @property
     def table(self) -> Positions:
@@ -77,7 +88,8 @@ class Splitting:
     selection_rng : numpy.random.Generator, optional
         Draws the samples of ``selection`` instead of the federation's: a share of all samples, stratified by class,
         before anything else. Federations of other generators then hold out the same samples, and train and test on
-        none of them.
+        none of them. A client all of whose samples are drawn keeps the first, if it is the same client in all of
+        these federations; otherwise it is refused.
     user : str, optional
         Raw column that names the user of a sample. It is no feature, and all samples of a user, at whatever
         client, are in one split. Shares are then of users, and official test samples must be of users of their own.
@@ -162,14 +174,16 @@ class Splitting:
             chosen = _reserved(dataset.strata, _held_out(dataset, self.test), share, rng)
         else:
             chosen = reserved_users(users.number, share, rng)
-        reserved, rest = holdings.divide(chosen[holdings.position])
-        empty = np.flatnonzero(np.bincount(rest.owner, minlength=holdings.clients) == 0)
-        if len(empty):
+        held_out = chosen[holdings.position]
+        empty = np.flatnonzero(np.bincount(holdings.owner[~held_out], minlength=holdings.clients) == 0)
+        if users is None and not (holdings.drawn or self.limit or self.drop_negatives):
+            held_out[np.searchsorted(holdings.owner, empty)] = False
+        elif len(empty):
             raise FederationError(
                 f"all samples of client {empty[0]} are held out for selection; use fewer clients, more samples a "
                 "client (at_least), or a smaller selection"
             )
-        return reserved, rest
+        return holdings.divide(held_out)
 
 
 #: Three tenths of every client's samples are tested.

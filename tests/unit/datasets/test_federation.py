@@ -427,6 +427,27 @@ def test_a_client_of_nothing_but_selection_samples_is_refused() -> None:
         federate(table(20), Iid(), 10, rng(), Splitting(selection=0.8, selection_rng=rng(7)))
 
 
+def test_clients_of_the_data_keep_a_sample_when_all_are_drawn() -> None:
+    """Persons of two samples: some would have none to train on, and under every seed keep the same one."""
+    persons = np.arange(40) // 2
+    data = replace(table(40), columns={"person": persons})
+    own = [
+        federate(data, Natural("person"), None, rng(seed), Splitting(selection=0.5, selection_rng=rng(7)))
+        for seed in (0, 1)
+    ]
+    first, second = (held(federation, "selection") for federation in own)
+    assert first == second
+    assert all(held(own[0], "train")) and everything(own[0]) == list(range(40))
+    assert 0 < sum(map(len, first)) < 20, (
+        "of 20 that are drawn, those are given back that leave somebody none"
+    )
+    with pytest.raises(
+        FederationError, match="held out for selection"
+    ):  # other seeds would draw other persons
+        limited = Splitting(limit=39, selection=0.5, selection_rng=rng(7))
+        federate(data, Natural("person"), None, rng(), limited)
+
+
 def test_a_pool_holds_no_samples_that_nobody_has() -> None:
     """Of 327,000 flights 77,000 belong to large enough aircraft: the others took three quarters of the memory."""
     whole = federate(
