@@ -407,8 +407,8 @@ NATURAL = {
         features=UNION,
         sensitive=("race",),
         clean=_clean_union,
-        cleaning="complete interviews that asked for the union (19,178 of 28,534), of 1970 to 1988; an industry, occupation "
-        "or tenure that is not given is a category, or 1.5 years and a column that says so",
+        cleaning="complete interviews that asked for the union (19,178 of 28,534), of 1970 to 1988; an industry, "
+        "occupation or tenure that is not given is a category, or 1.5 years and a column that says so",
         licence="GPL (>= 2)",
         author="National Longitudinal Survey of Young Women, R package sampleSelection",
     ),
@@ -424,8 +424,8 @@ NATURAL = {
         sensitive=("sex",),
         clean=_clean_thyroid,
         cleaning="patients whose TSH was measured (3,401 of 3,772), without which nobody is diagnosed; its "
-        "logarithm is a feature; another hormone that was not measured has a normal value, and a column that says so; "
-        "compensated, primary and secondary hypothyroidism are one class; the largest client is the source's "
+        "logarithm is a feature; another hormone that was not measured has a normal value, and a column that says "
+        "so; compensated, primary and secondary hypothyroidism are one class; the largest client is the source's "
         "`other`, no single hospital",
         licence="CC BY 4.0",
         author="UCI, Garavan Institute, Quinlan",
