@@ -99,7 +99,7 @@ class Suite:
     Attributes
     ----------
     name, title, profile : str
-        As in the file.
+        As in the file; of a file without profiles the profile is empty.
     combinations : tuple[Combination, ...]
         The distinct combinations.
     report : ReportSpec
@@ -180,6 +180,7 @@ def make_suite(
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
     name = checked_name(content.get("suite", name))
+    profile = profile if file.profiles else ""
     return Suite(name, str(file.title or name), profile, expanded, read_report(file.report), tune)
 
 

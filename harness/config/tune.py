@@ -231,6 +231,10 @@ def read_tune(given: Any) -> TuneSpec | None:
             raise UserError(
                 f"{unknown(f'setting of tune with sampler {sampler}', name, names)} The sampler {owner} it."
             )
+    if "most_seeds" in section and section.get("standard_error") is None:
+        raise UserError(
+            "tune.most_seeds bounds the further seeds of standard_error; give that too, or remove most_seeds"
+        )
     return construct("tune", own, section)
 
 

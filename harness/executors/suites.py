@@ -57,12 +57,14 @@ def run_suite(
         combinations: Sequence[Combination] = vetted(suite.combinations)
     workers = work.jobs or (1 if executor == "serial" else cores())
     store = Store(work.root).open()
+    possible = _possible(combinations)
     combinations = within_limit(combinations, suite.tune, limit_hours, trim, workers, work)
+    trimmed = _possible(combinations) < possible  # then there is no time for further seeds
     tuning = None if suite.tune is None else Tuning(suite, suite.tune, work, combinations)
     if tuning is not None:
         combinations = tuning.search()
     ends = _carry_out(suite, combinations, tuning, work)
-    while tuning is not None and not ends["running"] and (further := tuning.further(combinations)):
+    while tuning and not trimmed and not ends["running"] and (further := tuning.further(combinations)):
         combinations = [*combinations, *further]
         ends = _carry_out(suite, combinations, tuning, work)
     if tuning is not None and not ends["running"] and tuning.try_finalists(combinations):
@@ -70,6 +72,11 @@ def run_suite(
     if ends["running"]:
         work.say(f"{counted(ends['running'], 'run')} in another process; repeat the command when done")
     return ends
+
+
+def _possible(combinations: Sequence[Combination]) -> int:
+    """Return how many combinations can be run."""
+    return sum(combination.spec is not None for combination in combinations)
 
 
 def _carry_out(

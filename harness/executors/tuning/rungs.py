@@ -131,11 +131,15 @@ class Climb:
             for upward in (False, True):
                 wider = self.ranges[path].widened(ADDED, upward=upward)
                 at_end = max(shares) > 1 - END if upward else min(shares) < END
-                if at_end and wider != self.ranges[path] and self._allows(path, wider):
+                if (
+                    at_end
+                    and wider != self.ranges[path]
+                    and self._allows({**chosen[0].settings, path: wider.bounds[upward]})
+                ):
                     self.ranges[path] = wider
                     bound.append((path, over, upward))
         for path, over, upward in bound:  # a range may bind at both ends, for different budgets
-            end = self.ranges[path].coordinates(over.bounds[1 if upward else 0])[0]
+            end = self.ranges[path].coordinates(over.bounds[upward])[0]
             slab = (end, 1.0) if upward else (0.0, end)
             within = {name: slab if name == path else (0.0, 1.0) for name in self.ranges}
             self._try(self._points(within, math.ceil(self.tune.budget * ADDED)))
@@ -221,12 +225,10 @@ class Climb:
         values = ((self.tune.settings[path], value) for path, value in trial.settings.items())
         return [place for over, value in values for place in over.coordinates(value)]
 
-    def _allows(self, path: str, over: Range) -> bool:
-        """Whether the ends of a range are settings of a run."""
-        settings = dict(self.trials[0].settings)
+    def _allows(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a run may have some settings."""
         try:
-            for value in over.bounds:
-                self.family.searches[0].spec({**settings, path: value}, self.seeds[0])
+            self.family.searches[0].spec(settings, self.seeds[0])
         except UserError:
             return False
         return True

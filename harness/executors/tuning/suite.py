@@ -64,18 +64,23 @@ class Tuning:
         return [chosen.get(id(combination), combination) for combination in self._combinations]
 
     def further(self, combinations: Sequence[Combination]) -> list[Combination]:
-        """Return combinations with further seeds, where the standard error of a reported mean is too large."""
+        """Return combinations with further seeds, where the standard error of a reported mean is too large.
+
+        They follow all seeds of the suite, so a seed that it skips is not run after all.
+        """
         tune, added = self._tune, list[Combination]()
         if not isinstance(tune, SurfaceTune) or tune.standard_error is None:
             return added
+        last = max(combination.parts.seed for combination in self._combinations)
         for by_seed in _cells(combinations):
             values = [self._metrics(spec).get(tune.metric) for spec in _specs(by_seed)]
-            known = [value for value in values if value is not None]
+            known = [value for value in values if value is not None and math.isfinite(value)]
             if len(known) < 2:
                 continue
             error = stdev(known) / math.sqrt(len(known))
+            # As many of the further runs are taken to have no figure as of those so far.
             needed = math.ceil(len(by_seed) * (error / tune.standard_error) ** 2)
-            first = max(by_seed) + 1
+            first = max(last, *by_seed) + 1
             for seed in range(first, first + min(needed, tune.most_seeds) - len(by_seed)):
                 added.append(_with_seed(next(iter(by_seed.values())), seed))
         return added

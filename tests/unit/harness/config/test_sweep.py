@@ -136,6 +136,15 @@ def test_a_suite_that_cannot_be_meant_is_refused(content, message):
         make_suite({"base": BASE} | content)
 
 
+def test_only_a_file_with_profiles_has_one():
+    assert make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg"]}}).profile == ""
+    profiles = {"smoke": {}, "paper": {}}
+    assert (
+        make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg"]}, "profiles": profiles}).profile
+        == "smoke"
+    )
+
+
 def test_the_command_line_takes_the_place_of_a_suites_lists():
     content = {"base": BASE, "sweep": [{"seed": [0, 1]}, {"seed": [0], "rounds": [3, 4]}]}
     found = make_suite(content, instead={"seed": ["5..6"]}).combinations

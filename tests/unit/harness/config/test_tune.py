@@ -80,6 +80,10 @@ def found(tune, **parts):
         ),
         ({"settings": LR, "sampler": "surface", "repeats": [1, 2]}, "tune.repeats: three numbers"),
         ({"settings": LR, "sampler": "surface", "repeats": 4}, "and of the finalists; given 4"),
+        (
+            {"settings": LR, "sampler": "surface", "most_seeds": 20},
+            "tune.most_seeds bounds the further seeds of standard_error; give that too",
+        ),
     ],
 )
 def test_what_is_no_search_is_refused_in_one_sentence(tune, text):

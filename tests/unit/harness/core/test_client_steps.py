@@ -72,6 +72,14 @@ def test_who_has_no_batch_follows_nothing_whatever_is_added():
     assert buffers is not None
 
 
+def test_weight_decay_alone_does_not_move_who_has_no_batch():
+    """Without momentum, whose mask comes last: 1 + .5 with a batch, and 0 without."""
+    x, g = torch.ones(2, 3), torch.tensor([[1.0], [0.0]]).expand(2, 3)
+    batch = Batch(x, x, x, torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    (found,), _ = directions((x,), (g,), batch, weight_decay=0.5)
+    assert torch.equal(found, torch.tensor([[1.5], [0.0]]).expand(2, 3))
+
+
 def test_defaults_compute_nothing_besides_the_gradient():
     x = torch.ones(2, 3)
     batch = Batch(x, x, x, torch.ones(2, 1))

@@ -14,6 +14,11 @@ from harness.executors.tuning.surface import Surface
 BUDGETS = (8.0, 2.0, 1.0)
 NOISE = {8.0: 0.01, 2.0: 0.04, 1.0: 0.08, math.inf: 0.001}
 
+RANGES = {
+    "algorithm.lr": {"log_uniform": [0.01, 3]},
+    "rounds": {"log_integer": [2, 100], "fixed": True},
+}
+
 
 def truth(settings, budget):
     """The best step size falls with the budget, and so does the best figure; long runs are bad at small ones."""
@@ -24,10 +29,6 @@ def truth(settings, budget):
 
 
 def family(budgets=BUDGETS, **tune):
-    settings = {
-        "algorithm.lr": {"log_uniform": [0.01, 3]},
-        "rounds": {"log_integer": [2, 100], "fixed": True},
-    }
     privacy = [{"placement": "central", "clip": 1, "epsilon": budget} for budget in budgets] or [None]
     content = {
         "base": {
@@ -36,7 +37,7 @@ def family(budgets=BUDGETS, **tune):
             "model": "logistic",
         },
         "sweep": {"algorithm": ["fedavg"], "privacy": privacy},
-        "tune": {"settings": settings, **tune},
+        "tune": {"settings": RANGES, **tune},
     }
     made = make_suite(content)
     return families(searches(made.combinations, made.tune)), made.tune
@@ -145,6 +146,19 @@ def test_a_range_that_binds_at_both_ends_is_widened_at_both():
     found, _ = searched(apart)
     large, _, small = map(chosen, found.searches)
     assert large["algorithm.lr"] > 6 and small["algorithm.lr"] < 0.005
+
+
+def test_a_range_whose_lower_end_is_not_valid_is_widened_at_the_other(monkeypatch):
+    """Step sizes must be above 0, so the range of small budgets cannot grow; that of large budgets can."""
+
+    def apart(settings, budget):
+        return 0.5 + 0.3 * settings["algorithm.lr"] * (1 if budget > 1 else -1)
+
+    monkeypatch.setitem(RANGES, "algorithm.lr", {"uniform": [0, 1]})
+    found, _ = searched(apart)
+    large, _, small = map(chosen, found.searches)
+    assert large["algorithm.lr"] > 1.5 and 0 < small["algorithm.lr"] < 0.1
+    assert min(trial.settings["algorithm.lr"] for trial in found.searches[0].trials) > 0
 
 
 def test_settings_without_a_figure_are_never_chosen():
