@@ -44,7 +44,11 @@ def climb(families: Sequence[Family], tune: SurfaceTune, carry_out: Carry) -> No
             carry_out([attempt for search in left for attempt in rung(search)])
         for search in left:
             search.choose()
-        left = [search for search in left if widening < WIDENINGS and search.widen()]
+        wider = [search for search in left if widening < WIDENINGS and search.widen()]
+        for search in left:
+            if search not in wider:
+                search.weigh()
+        left = wider
 
 
 @dataclass
@@ -57,11 +61,14 @@ class Climb:
         What is searched, and how.
     ranges : dict
         Setting -> its range, which may be wider by now than the section has it.
+    last : Surface or None
+        The surface by which it has chosen.
     """
 
     family: Family
     tune: SurfaceTune
     ranges: dict[str, Range] = field(init=False)
+    last: Surface | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         first = self.family.searches[0]
@@ -99,19 +106,30 @@ class Climb:
             yield from self._attempts(number, self.seeds)
 
     def choose(self) -> None:
-        """Choose a setting for every budget that has figures, and find what else could have been chosen."""
+        """Choose a setting for every budget that has figures, among those tried with all seeds."""
         measured = self._measured()
         if not measured:
             return
-        surface, tried = self._surface(), np.zeros(len(self.trials), dtype=bool)
-        tried[self._tried(self.tune.repeats[2])] = True
-        candidates = tried[:, None] & self._known()
+        self.last = self._surface()
+        best = np.where(self._candidates(), self.last.mean, -np.inf).argmax(0)
+        for budget, number in zip(measured, best.tolist(), strict=True):
+            self.family.searches[budget].best = number
+
+    def weigh(self) -> None:
+        """Find how often resampled searches choose each setting; what they choose are the finalists."""
+        measured = self._measured()
+        if not measured:
+            return
+        assert self.last is not None
+        candidates = self._candidates()
         draws = rng.numpy_stream(self.tune.seed, "tune", "resampled", self.family.searches[0].algorithm)
-        resampled = surface.choices(candidates, RESAMPLED, draws)
+        resampled = self.last.choices(candidates, RESAMPLED, draws)
         for place, budget in enumerate(measured):
-            search, finalists = self.family.searches[budget], candidates[:, place].nonzero()[0].tolist()
-            search.best = max(finalists, key=lambda number: float(surface.mean[number, place]))
-            shares = {number: float(np.mean(resampled[:, place] == number)) for number in finalists}
+            search = self.family.searches[budget]
+            shares = {
+                number: float(np.mean(resampled[:, place] == number))
+                for number in candidates[:, place].nonzero()[0].tolist()
+            }
             search.finalists = [
                 Finalist(number, share)
                 for number, share in shares.items()
@@ -183,6 +201,13 @@ class Climb:
     def _tried(self, seeds: int) -> list[int]:
         """Return the numbers of the settings that have been tried with as many seeds."""
         return [number for number, trial in enumerate(self.trials) if len(trial.seeds) >= seeds]
+
+    def _candidates(self) -> np.ndarray:
+        """Return which settings may be chosen at the budgets at which something has a figure, ``(S, B)``."""
+        tried = np.zeros(len(self.trials), dtype=bool)
+        tried[self._tried(self.tune.repeats[2])] = True
+        candidates: np.ndarray = tried[:, None] & self._known()
+        return candidates
 
     def _measured(self) -> list[int]:
         """Return the numbers of the budgets at which something has a figure."""
