@@ -126,7 +126,7 @@ CATALOG: dict[str, Entry] = {
     "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
     "doctor": _natural("doctor", "20,145 x 39, 2 classes", "5,904 persons (1-5)"),
     "union": _natural("union", "19,178 x 44, 2 classes", "4,148 persons (1-12)"),
-    "thyroid": _natural("thyroid", "3,401 x 27, 2 classes", "5 sources of referral (39-1,840)"),
+    "thyroid": _natural("thyroid", "3,401 x 27, 2 classes", "5 referrers (39-1,840)"),
     "shakespeare": Entry(
         "text",
         "198,913 x 20 characters, 66 classes",
