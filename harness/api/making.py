@@ -15,8 +15,8 @@ from harness.api.reading import leaderboard, load_results
 from harness.config import plugins
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
-from harness.config.searches import runs_of
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
+from harness.config.tuned_runs import estimate
 from harness.config.yaml import read_yaml
 from harness.core.registry import UserError, counted
 from harness.executors.local import torch_threads
@@ -318,8 +318,9 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
     Returns
     -------
     DataFrame
-        One row per run: ``epsilon_total``, ``noise_multiplier``, ``bytes_up``, ``bytes_down``, ``flops``,
-        ``seconds`` (estimated) and more, see `harness.simulation.plan.plan`; skipped ones have a ``reason``.
+        One row per run; of searches as many as they make at least. ``epsilon_total``, ``noise_multiplier``,
+        ``bytes_up``, ``bytes_down``, ``flops``, ``seconds`` (estimated) and more, see
+        `harness.simulation.plan.plan`; skipped ones have a ``reason``.
 
     Raises
     ------
@@ -333,7 +334,8 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
         plugins.load()
         content = {"suite": "plan", "base": _fields(given), "sweep": _listed(over)}
         planned = make_suite(content, profile="")
-    return pd.DataFrame(plans.plan([*planned.combinations, *runs_of(planned.combinations, planned.tune)]))
+    reported, searched, _ = estimate(planned.combinations, planned.tune)
+    return pd.DataFrame(plans.plan([*reported, *searched]))
 
 
 def load_plugin(path: str | Path) -> None:

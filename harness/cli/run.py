@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
@@ -14,8 +14,8 @@ from harness.cli.console import amount, figures, log, out, print_rows, progress_
 from harness.cli.progress import SuiteProgress
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
-from harness.config.searches import runs_of
-from harness.config.tune import SurfaceTune, TuneSpec
+from harness.config.sweep import Combination
+from harness.config.tuned_runs import Further, estimate
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
@@ -198,7 +198,8 @@ def plan_command(args: argparse.Namespace) -> int:
     one_thread()
     chosen = given_suite(args)
     combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
-    combinations = [*combinations, *runs_of(combinations, chosen.tune)]
+    reported, searched, further = estimate(combinations, chosen.tune)
+    combinations = [*reported, *searched]
     with progress_bar() as bar:
         task = bar.add_task("planning", total=len(combinations), status="")
         rows = plan(
@@ -214,18 +215,31 @@ def plan_command(args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
     else:
         entries, title = _condense(rows)
-        searched = f". {_of_search(chosen.tune)}" if chosen.tune else ""
-        print_rows(entries, title + searched, EXPENDABLE)
+        of_search = f". {_of_search(further, combinations, rows)}" if chosen.tune else ""
+        print_rows(entries, title + of_search, EXPENDABLE)
     return 0
 
 
-def _of_search(tune: TuneSpec) -> str:
-    """Return what a plan knows of the runs of a search."""
-    settings = "Settings that are tuned are planned as the file has them"
+def _of_search(
+    further: Sequence[Further], combinations: Sequence[Combination], rows: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return what a plan knows of the runs of a search, and how many more they may become."""
+    means = "Settings that are tuned are planned at the mean of their ranges"
+    if not further:
+        return means
+    times = {id(cell): row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
+    counts: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
+    for why, cell, most in further:
+        counts[why] += most
+        seconds[why] = seconds.get(why, 0.0) + most * (times[id(cell)] or 0.0)
+    by_reason = (
+        f"{number:,} {why}" + (f" (about {duration(seconds[why])})" if seconds[why] else "")
+        for why, number in counts.items()
+    )
     return (
-        f"{settings}; widened ranges and runs of other finalists come on top"
-        if isinstance(tune, SurfaceTune)
-        else settings
+        f"{means}, and searches with the runs that they make at least. More runs, at most: "
+        f"{', '.join(by_reason)}"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from harness.config.yaml import mapping, shown
@@ -69,6 +70,22 @@ class Range:
             return min(int(math.exp(bottom + (top - bottom) * share)), high)
         bottom, top = math.log(low), math.log(high)
         return _round(math.exp(bottom + (top - bottom) * share))
+
+    def mean(self) -> Any:
+        """Return the expected value of a draw; of a choice of other things than numbers the one in the middle."""
+        if self.kind == "choice":
+            if not all(type(bound) in (int, float) for bound in self.bounds):
+                return self.bounds[len(self.bounds) // 2]
+            mean, whole = fmean(self.bounds), all(type(bound) is int for bound in self.bounds)
+            return round(mean) if whole else _round(mean)
+        low, high = self.bounds
+        if low == high:
+            return low
+        if self.kind == "log_integer":  # which rounds down
+            return round((high + 1 - low) / math.log((high + 1) / low) - 0.5)
+        log_uniform = self.kind == "log_uniform"
+        mean = (high - low) / math.log(high / low) if log_uniform else (low + high) / 2
+        return round(mean) if self.kind == "integer" else _round(mean)
 
     def coordinates(self, value: Any) -> tuple[float, ...]:
         """Return where a value lies: 0 at the lowest, 1 at the highest, beyond them outside of the range.

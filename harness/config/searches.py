@@ -106,7 +106,9 @@ class Search:
             If they are not valid; Incompatible if they do not fit together.
         """
         private = {"privacy.draws": "paired", "privacy.secure_rng": False}
-        return _set(self.run, {**settings, "seed": seed, **(private if paired and self.run.privacy else {})})
+        return with_settings(
+            self.run, {**settings, "seed": seed, **(private if paired and self.run.privacy else {})}
+        )
 
     def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
         """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
@@ -116,7 +118,7 @@ class Search:
             if self.best is None:
                 yield {"spec": None, "reason": why}
             else:
-                yield {"spec": _set(cell.spec, self.trials[self.best].settings)}
+                yield {"spec": with_settings(cell.spec, self.trials[self.best].settings)}
 
 
 @dataclass(frozen=True)
@@ -227,12 +229,6 @@ def _cube(count: int, coordinates: int) -> list[list[float]]:
     return drawn
 
 
-def runs_of(cells: Sequence[Combination], tune: TuneSpec | None) -> list[Combination]:
-    """Return the combinations that a suite's searches try, with the settings of the file, as estimates of costs."""
-    found = [] if tune is None else searches(cells, tune)
-    return [search.cells[0] for search in found for _ in range(sum(tune.sizes() if tune else ()))]
-
-
 def hold_out(cell: dict[str, Any]) -> None:
     """Give a run of a tuned suite the same selection samples under every seed."""
     part = cell.get("partition")
@@ -255,7 +251,14 @@ def _is_step(path: str) -> bool:
     return section == "algorithm" and any(name in ALGORITHMS[one].step_sizes() for one in ALGORITHMS)
 
 
-def _set(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
+def with_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
+    """Return a run with other settings, given by their dotted paths.
+
+    Raises
+    ------
+    UserError
+        If they are not valid; Incompatible if they do not fit together.
+    """
     given = run.model_dump(mode="json")
     for path, value in settings.items():
         assign(given, path, value)

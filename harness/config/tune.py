@@ -57,6 +57,8 @@ SURFACE: Final = "surface"  # samplers
 LATIN = "latin"
 OPTUNA = "Sampler"  # how names of Optuna's samplers end
 FIRST_SEED, SEEDS = 10**6, 10**8  # of searches by a surface: the first, and how many there are
+WIDENINGS = 2  # of the ranges of a search by a surface, at most
+ADDED = 1 / 3  # of the length of a range, and of the number of settings, for every end that is widened
 MOST = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.

@@ -9,10 +9,10 @@ from typing import Any
 
 from datasets.errors import DataError
 from harness.config.run import RunSpec, read_spec
-from harness.config.searches import runs_of
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import TuneSpec
+from harness.config.tuned_runs import estimate
 from harness.core.registry import UserError, counted, unknown
 from harness.executors import cores
 from harness.executors.scheduler import choose
@@ -225,6 +225,9 @@ def within_limit(
 ) -> Sequence[Combination]:
     """Return the combinations that fit into a number of hours; runs that have ended take none.
 
+    Settings that are tuned have the mean of their ranges, so all runs of a tuned suite count, and of those that
+    depend on what its searches find none does.
+
     Parameters
     ----------
     combinations, tune : sequence of Combination, TuneSpec or None
@@ -257,6 +260,16 @@ def within_limit(
             {identify(combination.spec) for combination in combinations if combination.spec},
         )
         ended = {id for id in ids if store.folder(id).status in final}
-    fit = vetted(combinations)
+    possible = vetted(combinations)
     execution = None if work is None else work.execution
-    return affordable(fit, hours, jobs, ended, trim, execution, runs_of(fit, tune))
+    reported, searched, further = estimate(possible, tune)
+    within = affordable(reported, hours, jobs, ended, trim, execution, searched)
+    if further and work is not None:
+        most = counted(sum(runs for *_, runs in further), "run")
+        work.say(f"--limit-hours {hours:g} does not count what searches may need besides, at most {most}")
+    return [
+        Combination(cell.spec.model_dump(mode="json"), None, fit.reason)
+        if cell.spec and not fit.spec
+        else cell
+        for cell, fit in zip(possible, within, strict=True)
+    ]

@@ -137,7 +137,8 @@ def test_a_plan_says_what_it_does_not_know_of_a_search(finished, capsys):
     capsys.readouterr()
     assert main(["plan", str(finished / "tuned.yaml"), "--untimed"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "planned as the file has them; widened ranges and runs of other finalists come on top" in said
+    assert "planned at the mean of their ranges, and searches with the runs that they make at least" in said
+    assert "More runs, at most:" in said and "of settings that another budget prefers" in said
 
 
 def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):

@@ -20,16 +20,14 @@ import numpy as np
 
 from harness.config.ranges import Range
 from harness.config.searches import Family, Finalist, Trial
-from harness.config.tune import SurfaceTune
+from harness.config.tune import ADDED, WIDENINGS, SurfaceTune
 from harness.core import rng
 from harness.core.registry import UserError
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.executors.tuning.surface import Surface
 from harness.metrics import better_is_higher
 
-WIDENINGS = 2  # of the ranges of a search, at most
 END = 0.1  # of a range: a setting in its first or last tenth lies at an end
-ADDED = 1 / 3  # of the length of a range, when it is widened
 RESAMPLED = 200  # searches, for what else could have been chosen
 RARE = 0.02  # share of resampled searches below which a setting is no finalist
 

@@ -1,5 +1,7 @@
 """Coordinates of values in their ranges, and ranges that are widened."""
 
+from statistics import fmean
+
 import pytest
 
 from harness.config.ranges import TUNED, Range, read_ranges
@@ -28,6 +30,18 @@ def test_choices_of_numbers_have_a_place_and_others_a_coordinate_each():
     assert Range("choice", (5, 20, 10)).coordinates(10) == (0.5,)
     assert Range("choice", ("sgd", "adam")).coordinates("adam") == (0.0, 1.0)
     assert Range("choice", (True, False)).coordinates(True) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("over", [*KINDS, Range("choice", (2, 5, 20))], ids=lambda over: over.kind)
+def test_the_mean_is_that_of_all_draws(over):
+    draws = [over.at((number + 0.5) / 10_000) for number in range(10_000)]
+    assert over.mean() == pytest.approx(fmean(draws), abs=0.5 if isinstance(over.mean(), int) else 1e-3)
+
+
+def test_what_has_no_mean_is_planned_by_the_one_in_the_middle():
+    assert Range("choice", ([8], [16], [32])).mean() == [16]
+    assert Range("choice", (True, False)).mean() is False
+    assert Range("log_integer", (7, 7)).mean() == 7
 
 
 @pytest.mark.parametrize("over", KINDS, ids=lambda over: over.kind)

@@ -6,9 +6,10 @@ from statistics import correlation, pstdev
 
 import pytest
 
-from harness.config.searches import Search, Trial, families, points, runs_of, searches
+from harness.config.searches import Search, Trial, families, points, searches
 from harness.config.suite import make_suite
 from harness.config.tune import read_tune
+from harness.config.tuned_runs import estimate
 from harness.core.registry import UserError
 from harness.executors.tuning.halving import in_order
 
@@ -167,7 +168,7 @@ def test_a_profile_may_search_less():
     made = suite({"settings": LR, "budget": 25}, profiles={"smoke": {"tune": {"budget": 5}}})
     assert made.tune.budget == 5
     assert made.tune.sizes() == [5, 2]
-    assert len(runs_of(made.combinations, made.tune)) == 2 * (5 + 2)
+    assert len(estimate(made.combinations, made.tune).searched) == 2 * (5 + 2)
 
 
 def tried(settings, budget, *paths):

@@ -1,0 +1,153 @@
+"""Estimates of what a tuned suite will run, before it is known what its searches find."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from harness.config.ranges import WHOLE, Range
+from harness.config.searches import Search, families, searches, with_settings
+from harness.config.sweep import Combination
+from harness.config.tune import ADDED, MOST, WIDENINGS, SurfaceTune, TuneSpec
+from harness.core.registry import UserError
+
+#: Why there may be further runs, as they follow each other.
+OTHER_BUDGETS = "of settings that another budget prefers"
+WIDENED = "in widened ranges"
+FINALISTS = "of other finalists"
+FURTHER = "with further seeds"
+
+
+class Further(NamedTuple):
+    """Runs that may be made besides.
+
+    Attributes
+    ----------
+    why : str
+        What for.
+    cell : Combination
+        One of them.
+    most : int
+        How many there are at most.
+    """
+
+    why: str
+    cell: Combination
+    most: int
+
+
+class Estimate(NamedTuple):
+    """The runs of a suite; settings that are tuned have the mean of their ranges.
+
+    Attributes
+    ----------
+    reported : list of Combination
+        Those of the suite, in their order.
+    searched : list of Combination
+        One for each run that the searches make at least.
+    further : list of Further
+        What may come on top.
+    """
+
+    reported: list[Combination]
+    searched: list[Combination]
+    further: list[Further]
+
+
+def estimate(cells: Sequence[Combination], tune: TuneSpec | None) -> Estimate:
+    """Return the runs that a suite and its searches will make.
+
+    Raises
+    ------
+    UserError
+        As `searches`.
+    """
+    if tune is None:
+        return Estimate(list(cells), [], [])
+    found = searches(cells, tune)
+    means = {id(cell): _at_means(cell, search, tune) for search in found for cell in search.cells}
+    result = Estimate([means.get(id(cell), cell) for cell in cells], [], [])
+    if not isinstance(tune, SurfaceTune):
+        for search in found:
+            result.searched.extend([means[id(search.cells[0])]] * sum(tune.sizes()))
+        return result
+    for family in families(found):
+        least, most, widened = _rungs(tune, family.searches[0].paths, len(family.searches))
+        for search in family.searches:
+            cell = means[id(search.cells[0])]
+            result.searched.extend([cell] * least.runs(tune))
+            others, seeds, further = most.runs(tune) - least.runs(tune), *_seeds(search, tune)
+            finalists = (widened.finalists - 1) * seeds
+            for why, number in (
+                (OTHER_BUDGETS, others),
+                (WIDENED, widened.runs(tune) - most.runs(tune)),
+                (FINALISTS, finalists),
+                (FURTHER, further),
+            ):
+                if number:
+                    result.further.append(Further(why, cell, number))
+    return result
+
+
+class _Rungs(NamedTuple):
+    """How many settings a search tries on each rung, at each budget."""
+
+    settings: int
+    better: int
+    finalists: int
+
+    def runs(self, tune: SurfaceTune) -> int:
+        """Return how many runs they are."""
+        first, second, third = tune.repeats
+        return self.settings * first + self.better * (second - first) + self.finalists * (third - second)
+
+
+def _rungs(tune: SurfaceTune, paths: Sequence[str], budgets: int) -> tuple[_Rungs, _Rungs, _Rungs]:
+    """Return the rungs of a search: at least, if budgets choose differently, and if all ranges are widened."""
+    ranges = [tune.settings[path] for path in paths]
+    settings = min(tune.budget, math.prod(map(_values, ranges)))
+    better = math.ceil(settings / tune.halving)
+    least = _Rungs(settings, better, min(tune.finalists, better))
+    most = _Rungs(settings, min(budgets * better, settings), min(budgets * least.finalists, settings))
+    ends = 2 * sum(over.kind != "choice" and not over.fixed for over in ranges)
+    better = finalists = 0
+    for widening in range(WIDENINGS + 1 if ends else 1):
+        settings += ends * math.ceil(tune.budget * ADDED) if widening else 0
+        better = min(better + budgets * math.ceil(settings / tune.halving), settings)
+        finalists = min(finalists + budgets * tune.finalists, better)
+    return least, most, _Rungs(settings, better, finalists)
+
+
+def _values(over: Range) -> int:
+    """Return how many values a range has; of real numbers more than any search tries."""
+    if over.kind == "choice":
+        return len(over.bounds)
+    low, high = over.bounds
+    return high - low + 1 if over.kind in WHOLE else 1 if low == high else MOST
+
+
+def _seeds(search: Search, tune: SurfaceTune) -> tuple[int, int]:
+    """Return the seeds at which finalists are reported, and how many further runs are reported, both at most.
+
+    Finalists of cells that share a search are not reported.
+    """
+    counts: dict[str, int] = {}
+    for cell in search.cells:
+        assert cell.spec is not None
+        rest = cell.spec.model_copy(update={"seed": 0}).model_dump_json()
+        counts[rest] = counts.get(rest, 0) + 1
+    most = 0 if tune.standard_error is None else tune.most_seeds
+    further = sum(max(most - count, 0) for count in counts.values())
+    return max(most, *counts.values()) if len(counts) == 1 else 0, further
+
+
+def _at_means(cell: Combination, search: Search, tune: TuneSpec) -> Combination:
+    """Return a combination at the means of its ranges; unchanged if these do not go together."""
+    assert cell.spec is not None
+    try:
+        settings = {path: tune.settings[path].mean() for path in search.paths}
+        return replace(cell, spec=with_settings(cell.spec, settings))
+    except UserError:
+        return cell
