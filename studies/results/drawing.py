@@ -1,0 +1,56 @@
+"""What the pictures of results pages share: lines with bands, and a legend below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.plots.figure import appearance
+from studies.results.figures import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+
+def budget(epsilon: float | None) -> str:
+    """Return the label of a budget."""
+    return "none" if epsilon is None else f"ε {epsilon:g}"
+
+
+def line(
+    ax: Axes,
+    points: Mapping[int, Figure],
+    number: int,
+    label: str,
+    *,
+    scale: float = 1.0,
+    shift: float = 0.0,
+) -> None:
+    """Draw figures by their place on the x axis, with their intervals as a band."""
+    style = appearance(number)
+    x = [place + shift for place in points]
+    y = [scale * figure.value for figure in points.values()]
+    low = [scale * (figure.value if figure.low is None else figure.low) for figure in points.values()]
+    high = [scale * (figure.value if figure.high is None else figure.high) for figure in points.values()]
+    ax.plot(x, y, label=label, **style)
+    ax.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def places(ax: Axes, labels: Sequence[str]) -> None:
+    """Write the labels of the places on the x axis, which is no scale."""
+    ax.set_xticks(range(len(labels)), labels)
+    ax.set_xlim(-0.3, len(labels) - 0.7)
+    ax.grid(axis="x", visible=False)
+
+
+def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
+    """Explain the lines of the first panel: where no panel is, or else below all."""
+    handles, labels = axes[0].get_legend_handles_labels()
+    for ax in axes[panels:]:
+        ax.set_axis_off()
+    if len(axes) > panels:
+        beside = axes[panels].legend(handles, labels, loc="center left", handlelength=3, fontsize=8.5)
+        beside.set_in_layout(False)  # it may be wider than the panel
+    else:
+        figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)

@@ -1,0 +1,1 @@
+"""Questions: what each page of docs/results shows."""
