@@ -72,6 +72,12 @@ def parser() -> Parser:
         "systems opacus:noise_multiplier=1,epochs=10 --json",
     )
     systems_options(systems)
+    _add_board(commands)
+    return top
+
+
+def _add_board(commands: Any) -> None:
+    """Add the commands on boards."""
     board_help = "make submissions, check them, and make static pages of them"
     board = commands.add_parser("board", help=board_help, description=board_help)
     steps = board.add_subparsers(dest="step", required=True, metavar="submit|check|build")
@@ -99,7 +105,6 @@ def parser() -> Parser:
         "board build submissions --out site",
     )
     build_options(build)
-    return top
 
 
 def _add(

@@ -49,6 +49,13 @@ class Row:
         """Return a field; None where it is empty, or the table has no such column."""
         return self.fields.get(column)
 
+    def has(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether its fields have these values; None is an empty field, a tuple any of several."""
+        return all(
+            self[name] in value if isinstance(value, tuple) else self[name] == value
+            for name, value in settings.items()
+        )
+
     def mean(self, measure: str) -> Figure:
         """Return the mean of a measure over seeds.
 
@@ -81,6 +88,11 @@ class Row:
         return Figure(self["paired_difference"], *ends, (self.id,))
 
     @property
+    def bytes_a_round(self) -> float:
+        """The bytes of a round, both ways."""
+        return float((self["bytes_up"] + self["bytes_down"]) / self["rounds"])
+
+    @property
     def name(self) -> str:
         """The name of its method; with the network where that is not the usual linear model."""
         name = method_name(self["algorithm"])
@@ -101,15 +113,8 @@ class Board:
         return [row for row in rows if row["done"]]
 
     def rows(self, **settings: Any) -> list[Row]:
-        """Return the rows whose fields have these values; None is an empty field, a tuple any of several."""
-        return [
-            row
-            for row in self.all
-            if all(
-                row[name] in value if isinstance(value, tuple) else row[name] == value
-                for name, value in settings.items()
-            )
-        ]
+        """Return the rows that have these settings, as `Row.has` says."""
+        return [row for row in self.all if row.has(settings)]
 
     def row(self, **settings: Any) -> Row:
         """Return the only row whose fields have these values."""
@@ -134,7 +139,7 @@ class Board:
 
     @property
     def repeat(self) -> str:
-        """How to make its rows again, in Markdown."""
+        """The command that makes its rows again, in Markdown."""
         path = f"results/reference/{self.suite}/leaderboard.csv"
         link = f"[{self.suite}](../../{path})"
         if "spec" in self.frame.columns:

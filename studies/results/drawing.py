@@ -1,4 +1,4 @@
-"""What the pictures of results pages share: lines with bands, and a legend below."""
+"""Lines with bands, their places on the x axis and their legend, as results pages draw them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,15 @@ def budget(epsilon: float | None) -> str:
     return "none" if epsilon is None else f"ε {epsilon:g}"
 
 
-def line(
-    ax: Axes,
-    points: Mapping[int, Figure],
-    number: int,
-    label: str,
-    *,
-    scale: float = 1.0,
-    shift: float = 0.0,
-) -> None:
-    """Draw figures by their place on the x axis, with their intervals as a band."""
+def line(ax: Axes, points: Mapping[int, Figure], number: int, label: str, scale: float = 1.0) -> None:
+    """Draw figures by their place on the x axis, times a scale, with their intervals as a band."""
     style = appearance(number)
-    x = [place + shift for place in points]
-    y = [scale * figure.value for figure in points.values()]
-    low = [scale * (figure.value if figure.low is None else figure.low) for figure in points.values()]
-    high = [scale * (figure.value if figure.high is None else figure.high) for figure in points.values()]
-    ax.plot(x, y, label=label, **style)
-    ax.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    means, lows, highs = (
+        [scale * (figure.value if end is None else end) for figure, end in zip(points.values(), ends, strict=True)]
+        for ends in zip(*((figure.value, figure.low, figure.high) for figure in points.values()), strict=True)
+    )
+    ax.plot(list(points), means, label=label, **style)
+    ax.fill_between(list(points), lows, highs, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def places(ax: Axes, labels: Sequence[str]) -> None:
@@ -45,7 +37,7 @@ def places(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
-    """Explain the lines of the first panel: where no panel is, or else below all."""
+    """Explain the lines of the first panel: where a panel is empty, or else below all."""
     handles, labels = axes[0].get_legend_handles_labels()
     for ax in axes[panels:]:
         ax.set_axis_off()

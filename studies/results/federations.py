@@ -1,11 +1,9 @@
-"""Federations of the suites ``natural`` and ``frontier``, and the rows that answer for each.
-
-A federation is data among a number of clients.
-"""
+"""Federations of the suites ``natural`` and ``frontier``, and their rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from studies.results.boards import UNITS, Board, Boards, Row
@@ -15,12 +13,12 @@ SUITES = ("natural", "frontier")
 
 @dataclass(frozen=True)
 class Federation:
-    """Data among clients, as a suite has them; horizontal ones only.
+    """Data among a number of clients, as a suite has them.
 
     Attributes
     ----------
     board : Board
-        The leaderboard.
+        The leaderboard of the suite.
     data : str
         Name of the data.
     clients : int
@@ -41,44 +39,53 @@ class Federation:
 
     @property
     def units(self) -> str:
-        """What its clients are, and whether they add the noise, in words."""
+        """Number and kind of its clients, and whether they add the noise."""
         noise = ", own noise" if self.own_noise else ""
         return f"{self.clients} {UNITS.get(self.data, 'clients')}{noise}"
 
+    @cached_property
+    def whole(self) -> list[Row]:
+        """Its rows without compression."""
+        rows = self.board.rows(dataset=self.data, clients=(self.clients, None))
+        return [
+            row for row in rows if not row["beta"] and not row["alpha"] and row["partition"] != "columns"
+        ]
+
     def rows(self, **settings: Any) -> list[Row]:
-        """Return its rows without compression."""
-        alike = {"dataset": self.data, "clients": (self.clients, None), "beta": (0.0, None), "alpha": (0.0, None)}
-        return [row for row in self.board.rows(**alike, **settings) if row["partition"] != "columns"]
+        """Return its rows without compression that have these settings."""
+        return [row for row in self.whole if row.has(settings)]
 
     def row(self, algorithm: str, epsilon: float | None, model: str = "logistic") -> Row | None:
         """Return the row of a method under a budget; None if there is none."""
         rows = self.rows(algorithm=algorithm, epsilon_asked=epsilon, model=model)
         return rows[0] if rows else None
 
-    @property
+    @cached_property
+    def free(self) -> Row:
+        """The row of FedAvg without privacy."""
+        return self.rows(algorithm="fedavg", epsilon_asked=None, model="logistic")[0]
+
+    @cached_property
     def budgets(self) -> list[float]:
         """Its budgets, the largest first."""
-        return sorted({row["epsilon_asked"] for row in self.rows()} - {None}, reverse=True)
+        return sorted({row["epsilon_asked"] for row in self.whole} - {None}, reverse=True)
+
+
+def both(boards: Boards) -> list[Federation]:
+    """Return the federations of both suites; those of ``natural`` first, and the largest first."""
+    found: dict[tuple[str, str, int], Federation] = {}
+    for suite in SUITES:
+        for row in boards[suite].rows(algorithm="fedavg", model="logistic", epsilon_asked=None):
+            data, clients = row["dataset"], int(row["clients"])
+            places = boards[suite].values("dp_placement", dataset=data, clients=clients, algorithm="fedavg")
+            found[suite, data, clients] = Federation(boards[suite], data, clients, "local" in places)
+    return sorted(found.values(), key=lambda each: (each.board.suite != "natural", each.own_noise, -each.clients))
 
 
 def federations(boards: Boards) -> list[Federation]:
-    """Return the federations of both suites, each once: real clients first, and of these the largest first."""
+    """Return the federations of both suites, each once."""
     found: list[Federation] = []
     for each in both(boards):
         if all(other.data != each.data or other.board is each.board for other in found):
             found.append(each)
     return found
-
-
-def both(boards: Boards) -> list[Federation]:
-    """Return the federations of both suites; those of ``natural`` first, and the largest first."""
-    found = []
-    for suite in SUITES:
-        board = boards[suite]
-        free = board.rows(algorithm="fedavg", model="logistic", epsilon_asked=None, beta=0.0, problem="classify")
-        for row in free:
-            data, clients = row["dataset"], int(row["clients"])
-            private = board.rows(dataset=data, clients=clients, algorithm="fedavg", dp_placement=("local", "central"))
-            own = any(other["dp_placement"] == "local" for other in private)
-            found.append(Federation(board, data, clients, own))
-    return sorted(found, key=lambda each: (SUITES.index(each.board.suite), each.own_noise, -each.clients))

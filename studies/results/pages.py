@@ -24,12 +24,14 @@ REFERENCE = re.compile(r"<!-- (.+?) -->")
 LITERAL = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
 #: Numbers that are no figures: values of settings by their name, and the level of intervals.
 SETTING = re.compile(r"\b(?:ε|alpha|beta|delta) \d[\d.e-]*(?:(?:, | and | or | to )\d[\d.e-]*)*(?<![.,])|95 %")
-NUMBER = re.compile(r"(?<![\w.+−])\.?\d")
+NUMBER = re.compile(r"(?<![\w.])\.?\d")
+
+Cells = dict[str, dict[str, Figure | str]]  # row -> column -> figure or text
 
 
 @dataclass
 class Page:
-    """What the tables and sentences of a page are made from.
+    """Figures, tables and picture of a page.
 
     Attributes
     ----------
@@ -89,7 +91,7 @@ def filled(text: str, page: Page) -> str:
         name = match[1]
         if name not in page.tables:
             raise UserError(f"{page.name}: no table {name!r}. Allowed: {', '.join(page.tables)}.")
-        return f"<!-- figures: {name} -->\n{page.tables[name]}\n<!-- end -->"
+        return f"<!-- figures: {name} -->\n\n{page.tables[name]}\n\n<!-- end -->"
 
     return BLOCK.sub(block, text)
 

@@ -1,1 +1,1 @@
-"""Questions: what each page of docs/results shows."""
+"""A module for each page of docs/results: its figures, table and picture."""

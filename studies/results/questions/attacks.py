@@ -1,4 +1,4 @@
-"""What attackers learn: suite ``attacks``."""
+"""Findings of attackers: suite ``attacks``."""
 
 from __future__ import annotations
 

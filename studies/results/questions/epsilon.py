@@ -1,15 +1,16 @@
-"""What ε costs: suites ``natural`` and ``frontier``; also the front page's picture and table."""
+"""The cost of a budget: suites ``natural`` and ``frontier``; picture and table of the front page."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from studies.results.boards import Boards
 from studies.results.drawing import budget, legend, line, places
 from studies.results.federations import SUITES, Federation, federations
 from studies.results.figures import Figure, count
-from studies.results.pages import Page
+from studies.results.pages import Cells, Page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -27,53 +28,51 @@ TICKS = (0, -1, -2, -5, -10, -20, -40)
 def page(boards: Boards) -> Page:
     """Return what the page on the cost of a budget is made from."""
     all_of = federations(boards)
-    down = math.ceil(len(all_of) / ACROSS)
-    made = Page("epsilon", [boards[suite] for suite in SUITES], size=(7.5, 2.0 * down + 0.9))
+    height = 2.0 * math.ceil(len(all_of) / ACROSS) + 0.9
+    made = Page("epsilon", [boards[suite] for suite in SUITES], size=(7.5, height))
     made.draw = lambda figure: draw(figure, all_of)
-    budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
-    rows: dict[str, Any] = {}
+    rows: Cells = {}
     for each in all_of:
-        free = each.row("fedavg", None)
-        assert free is not None
-        made.figures[f"{each.name}, number"] = count(each.clients, [free.id])
-        rows[each.name] = {"clients": each.units, "no privacy": free.mean("auroc").share()}
-        for epsilon, change in costs(each, *KINDS["one linear model (FedAvg)"]).items():
-            rows[each.name][f"ε {epsilon:g}"] = change.points()
-    made.table("table", "data", ["clients", "no privacy", *(f"ε {epsilon:g}" for epsilon in budgets)], rows)
-    trusting = [rows[each.name] for each in all_of if not each.own_noise]
-    for epsilon in budgets:
-        changes = [cells[f"ε {epsilon:g}"] for cells in trusting if f"ε {epsilon:g}" in cells]
-        if changes:
-            made.figures[f"least, ε {epsilon:g}"] = max(changes, key=lambda figure: figure.value)
-            made.figures[f"most, ε {epsilon:g}"] = min(changes, key=lambda figure: figure.value)
-    made.figures["federations"] = count(len(all_of))
+        changes = {budget(epsilon): change.points() for epsilon, change in costs(each, "fedavg").items()}
+        rows[each.name] = {"clients": each.units, "no privacy": each.free.mean("auroc").share(), **changes}
+        made.figures[f"{each.name}, number"] = count(each.clients, [each.free.id])
+    budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
+    made.table("table", "data", ["clients", "no privacy", *map(budget, budgets)], rows)
+    real = [each for each in all_of if each.board.suite == "natural" and not each.own_noise]
+    shared = [epsilon for epsilon in budgets if all(epsilon in each.budgets for each in real)]
+    front = {each.name: rows[each.name] for each in real}
+    made.table("front", "data", ["clients", "no privacy", *map(budget, shared)], front)
+    made.figures["real federations"] = count(len(real))
+    for epsilon in shared:
+        ordered = sorted((costs(each, "fedavg")[epsilon] for each in real), key=lambda change: -change.value)
+        made.figures[f"least, {budget(epsilon)}"] = ordered[0].points()
+        made.figures[f"most, {budget(epsilon)}"] = ordered[-1].points()
     return made
 
 
-def costs(federation: Federation, algorithm: str, model: str) -> dict[float, Figure]:
+def costs(federation: Federation, algorithm: str, model: str = "logistic") -> dict[float, Figure]:
     """Return budget -> change of AUROC from the same method without privacy."""
     free = federation.row(algorithm, None, model)
     rows = {epsilon: federation.row(algorithm, epsilon, model) for epsilon in federation.budgets}
-    if free is None:
-        return {}
-    return {epsilon: row.mean("auroc") - free.mean("auroc") for epsilon, row in rows.items() if row is not None}
+    return {
+        epsilon: row.mean("auroc") - free.mean("auroc") for epsilon, row in rows.items() if row and free
+    }
 
 
-def draw(figure: Canvas, all_of: list[Federation]) -> None:
+def draw(figure: Canvas, all_of: Sequence[Federation]) -> None:
     """Draw the change of AUROC by budget, a panel for each federation, all on one scale."""
-    axes = list(figure.subplots(math.ceil(len(all_of) / ACROSS), ACROSS, sharey=True, squeeze=False).flat)
-    lowest = 0.0
+    down = math.ceil(len(all_of) / ACROSS)
+    axes = list(figure.subplots(down, ACROSS, sharey=True, squeeze=False).flat)
+    lowest = -1.0
     for ax, each in zip(axes, all_of, strict=False):
         for number, (kind, (algorithm, model)) in enumerate(KINDS.items()):
             changes = costs(each, algorithm, model)
-            line(ax, {place: changes[epsilon] for place, epsilon in enumerate(each.budgets) if epsilon in changes},
-                 number, kind, scale=100)  # fmt: skip
+            points = {place: changes[e] for place, e in enumerate(each.budgets) if e in changes}
+            line(ax, points, number, kind, scale=100)
             lowest = min([lowest, *(100 * change.value for change in changes.values())])
         ax.axhline(0, color="black", linewidth=0.8)
         places(ax, [budget(epsilon) for epsilon in each.budgets])
-        free = each.row("fedavg", None)
-        assert free is not None
-        ax.set_title(f"{each.name}: {free.mean('auroc').share().forms[1]}\n{each.units}", fontsize=8.5)
+        ax.set_title(f"{each.name}: {each.free.mean('auroc').share().forms[1]}\n{each.units}", fontsize=8.5)
     axes[0].set_yscale("symlog", linthresh=1, linscale=0.6)
     axes[0].set_yticks(TICKS, [f"{-tick}" for tick in TICKS])
     axes[0].set_ylim(1.25 * lowest, 1)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from studies.results.boards import UNITS, Board, Boards
 from studies.results.drawing import budget, legend, line, places
-from studies.results.figures import count
-from studies.results.pages import Page
+from studies.results.figures import Figure, count
+from studies.results.pages import Cells, Page
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+CENTRAL = {"dp_placement": "central", "sampling": "fixed"}
 KINDS: dict[str, dict[str, Any]] = {
     "secret cohorts": {"dp_placement": "central", "sampling": "poisson"},
-    "banded noise, public cohorts": {"dp_placement": "central", "sampling": "fixed", "dp_mechanism": "banded"},
-    "independent noise, public cohorts": {
-        "dp_placement": "central", "sampling": "fixed", "dp_mechanism": "independent",
-    },
+    "banded noise, public cohorts": {**CENTRAL, "dp_mechanism": "banded"},
+    "independent noise, public cohorts": {**CENTRAL, "dp_mechanism": "independent"},
     "noise that clients add together": {"dp_placement": "distributed"},
     "each client adds its own noise": {"dp_placement": "local"},
-}  # fmt: skip
+}
 SECRET, BANDED, INDEPENDENT, TOGETHER, OWN = KINDS
-BUDGETS = (8.0, 2.0)  # of the table
+DIFFERENCES = {
+    "banded minus independent": (BANDED, INDEPENDENT),
+    "banded minus secret": (BANDED, SECRET),
+    "together minus independent": (TOGETHER, INDEPENDENT),
+}
+TABLED = (8.0, 2.0)  # budgets
 
 
 def page(boards: Boards) -> Page:
@@ -30,25 +36,16 @@ def page(boards: Boards) -> Page:
     board, turns = boards["mechanisms"], boards["turns"]
     made = Page("noise", (board, turns), size=(7.5, 6.2))
     made.draw = lambda figure: draw(figure, board, turns)
-    rows: dict[str, Any] = {}
+    rows: Cells = {}
     for data in board.values("dataset"):
         free = board.row(dataset=data, epsilon_asked=None)
-        made.figures[f"{data}, clients"] = count(free["clients"], [free.id])
         for epsilon in board.values("epsilon_asked"):
-            cells = {
-                kind: board.row(dataset=data, epsilon_asked=epsilon, **settings).mean("auroc")
-                for kind, settings in KINDS.items()
-            }
-            label = f"{data}, ε {epsilon:g}"
-            for name, first, second in (
-                ("banded minus independent", BANDED, INDEPENDENT),
-                ("banded minus secret", BANDED, SECRET),
-                ("together minus independent", TOGETHER, INDEPENDENT),
-            ):
-                made.figures[f"{label}, {name}"] = (cells[first] - cells[second]).points()
-            made.figures[f"{label}, own"] = cells[OWN].share()
-            if epsilon in BUDGETS:
-                shares = {kind: figure.share() for kind, figure in cells.items()}
+            label = f"{data}, {budget(epsilon)}"
+            means = means_of(board, epsilon, dataset=data)
+            made.figures |= {f"{label}, {name}": figure for name, figure in differences(means).items()}
+            shares = {kind: mean.share() for kind, mean in means.items()}
+            made.figures[f"{label}, own"] = shares[OWN]
+            if epsilon in TABLED:
                 rows[label] = {"no privacy": free.mean("auroc").share(), **shares}
         for kind in (INDEPENDENT, TOGETHER):
             row = board.row(dataset=data, epsilon_asked=2.0, **KINDS[kind])
@@ -57,13 +54,27 @@ def page(boards: Boards) -> Page:
                 made.figures[f"{data}, kB {way} a round, {kind}"] = count(size, [row.id])
     made.table("table", "AUROC", ["no privacy", *KINDS], rows)
     for epsilon in turns.values("epsilon_asked"):
-        cells = {
-            kind: turns.row(epsilon_asked=epsilon, **KINDS[kind]).mean("auroc")
-            for kind in (SECRET, BANDED, INDEPENDENT)
-        }
-        for name, second in (("banded minus secret", SECRET), ("banded minus independent", INDEPENDENT)):
-            made.figures[f"turns, ε {epsilon:g}, {name}"] = (cells[BANDED] - cells[second]).points()
+        found = differences(means_of(turns, epsilon))
+        made.figures |= {f"turns, {budget(epsilon)}, {name}": figure for name, figure in found.items()}
     return made
+
+
+def means_of(board: Board, epsilon: float, **where: Any) -> dict[str, Figure]:
+    """Return the AUROC of every kind of noise that there is under a budget."""
+    return {
+        kind: row.mean("auroc")
+        for kind, settings in KINDS.items()
+        for row in board.rows(epsilon_asked=epsilon, **settings, **where)
+    }
+
+
+def differences(means: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Return differences of two kinds of noise, in points."""
+    return {
+        name: (means[one] - means[other]).points()
+        for name, (one, other) in DIFFERENCES.items()
+        if one in means and other in means
+    }
 
 
 def draw(figure: Canvas, board: Board, turns: Board) -> None:
@@ -71,26 +82,23 @@ def draw(figure: Canvas, board: Board, turns: Board) -> None:
     axes = list(figure.subplots(2, 3).flat)
     for ax, data in zip(axes, board.values("dataset"), strict=False):
         free = board.row(dataset=data, epsilon_asked=None)
-        panel(ax, board, {"dataset": data})
+        panel(ax, board, dataset=data)
         ax.axhline(free["auroc_mean"], color="black", linewidth=1, linestyle=":", label="no privacy")
         unit = UNITS.get(data, "clients")
         ax.set_title(f"{data}: a tenth of\n{free['clients']:g} {unit} a round", fontsize=9)
-    panel(axes[4], turns, {})
+    panel(axes[4], turns)
     axes[4].set_title("digits: each of 100 clients\nonce in 20 rounds", fontsize=9)
-    for ax in (axes[0], axes[3]):
+    for ax in axes[::3]:
         ax.set_ylabel("AUROC")
     legend(figure, axes, 5)
 
 
-def panel(ax: Any, board: Board, where: dict[str, Any]) -> None:
-    """Draw the lines of one federation."""
+def panel(ax: Axes, board: Board, **where: Any) -> None:
+    """Draw a line for each kind of noise on one federation."""
     budgets = board.values("epsilon_asked", **where)[::-1]
-    for number, (kind, settings) in enumerate(KINDS.items()):
-        points = {
-            place: row.mean("auroc")
-            for place, epsilon in enumerate(budgets)
-            for row in board.rows(epsilon_asked=epsilon, **settings, **where)
-        }
+    means = [means_of(board, epsilon, **where) for epsilon in budgets]
+    for number, kind in enumerate(KINDS):
+        points = {place: found[kind] for place, found in enumerate(means) if kind in found}
         if points:
             line(ax, points, number, kind)
     places(ax, [budget(epsilon) for epsilon in budgets])

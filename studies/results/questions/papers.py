@@ -1,4 +1,4 @@
-"""What five papers claim: the verdicts on their claims."""
+"""Verdicts on the claims of five papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pruning costs, alone and under ε: suite ``privacy-compression``."""
+"""The cost of pruning, alone and under ε: suite ``privacy-compression``."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_the_front_page_may_have_other_numbers_and_comments(page):
 
 def test_tables_stand_between_their_marks(page):
     text = "# A\n\n<!-- figures: table -->\nold\n<!-- end -->\n\nB\n"
-    assert "| lending | 38 states | −2.9 [−3.5, −2.3] |\n<!-- end -->\n\nB" in filled(text, page)
+    assert "| lending | 38 states | −2.9 [−3.5, −2.3] |\n\n<!-- end -->\n\nB" in filled(text, page)
     with pytest.raises(UserError, match=r"no table 'tables'\. Allowed: table"):
         filled(text.replace("table", "tables"), page)
 
