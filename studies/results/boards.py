@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +24,14 @@ UNITS = {
     "adult": "clients",
     "chemistry": "authorities",
     "covid": "clinics",
+    "doctor": "persons",
     "flights": "aircraft",
     "heart": "hospitals",
     "insurance": "communes",
     "lending": "states",
     "stops": "neighborhoods",
+    "thyroid": "referrers",
+    "union": "women",
     "vote": "states",
 }  #: data -> what its clients are
 
@@ -132,8 +136,8 @@ class Board:
         yield f"{self.suite} rows", count(len(self.all))
         yield f"{self.suite} runs", count(sum(row["done"] for row in self.all))
         yield f"{self.suite} seeds", span([row["seeds"] for row in self.all])
-        tuned = [str(row["tuned"]).split() for row in self.all if row["tuned"]]
-        tried = [int(words[2]) for words in tuned if words[:2] == ["best", "of"]]
+        tuned = (re.search(r"(?:best of|over) (\d+)", row["tuned"]) for row in self.all if row["tuned"])
+        tried = [int(match[1]) for match in tuned if match]
         if tried:
             yield f"{self.suite} tried", span(tried)
 

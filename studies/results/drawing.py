@@ -37,12 +37,8 @@ def places(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
-    """Explain the lines of the first panel: where a panel is empty, or else below all."""
-    handles, labels = axes[0].get_legend_handles_labels()
+    """Explain the lines of the first panel below all, and hide the places after the last panel."""
     for ax in axes[panels:]:
         ax.set_axis_off()
-    if len(axes) > panels:
-        beside = axes[panels].legend(handles, labels, loc="center left", handlelength=3, fontsize=8.5)
-        beside.set_in_layout(False)  # it may be wider than the panel
-    else:
-        figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)

@@ -41,7 +41,7 @@ class Federation:
     def units(self) -> str:
         """Number and kind of its clients, and whether they add the noise."""
         noise = ", own noise" if self.own_noise else ""
-        return f"{self.clients} {UNITS.get(self.data, 'clients')}{noise}"
+        return f"{self.clients:,} {UNITS.get(self.data, 'clients')}{noise}"
 
     @cached_property
     def whole(self) -> list[Row]:

@@ -26,6 +26,7 @@ LITERAL = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->", re.MULT
 SETTING = re.compile(r"\b(?:ε|alpha|beta|delta) \d[\d.e-]*(?:(?:, | and | or | to )\d[\d.e-]*)*(?<![.,])|95 %")
 NUMBER = re.compile(r"(?<![\w.])\.?\d")
 
+MOST_ROWS = 10  # of a table
 Cells = dict[str, dict[str, Figure | str]]  # row -> column -> figure or text
 
 
@@ -65,7 +66,7 @@ class Page:
     def table(
         self, name: str, corner: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Figure | str]]
     ) -> None:
-        """Add a table of figures; each can be named ``ROW, COLUMN`` in a sentence."""
+        """Add a table of figures, of which the first rows are shown; each is ``ROW, COLUMN`` in a sentence."""
         lines = [f"| {corner} | {' | '.join(columns)} |", f"| :--- |{' ---: |' * len(columns)}"]
         for label, cells in rows.items():
             texts = []
@@ -76,7 +77,7 @@ class Page:
                     cell = cell.text
                 texts.append(cell)
             lines.append(f"| {label} | {' | '.join(texts)} |")
-        self.tables[name] = "\n".join(lines)
+        self.tables[name] = "\n".join(lines[: 2 + MOST_ROWS])
 
 
 def unlinked(label: str) -> str:

@@ -34,11 +34,14 @@ def test_the_table_of_the_readme_is_that_of_the_committed_results():
         return row
 
     heads = re.search(r"^\| data \| clients \| no privacy \|(.*)\|$", README, re.M)[1].split("|")
-    rows = re.findall(r"^\| (\w+) \| (\d+) \w+ \| (\.\d{3}) \[\S+ \S+\] \|(.*)\|$", README, re.M)
+    rows = re.findall(r"^\| (\w+) \| ([\d,]+) \w+ \| (\.\d{3}) \[\S+ \S+\] \|(.*)\|$", README, re.M)
     assert len(rows) >= 7
     for data, clients, plain, changes in rows:
         without = auroc(data, None, 0.0)
-        assert (int(without["clients"]), f"{without['auroc_mean']:.3f}") == (int(clients), f"0{plain}")
+        assert (int(without["clients"]), f"{without['auroc_mean']:.3f}") == (
+            int(clients.replace(",", "")),
+            f"0{plain}",
+        )
         columns = [float(head.strip().removeprefix("ε ")) for head in heads]
         told = re.findall(r"([\d.+-]+) \[([\d.+-]+), ([\d.+-]+)\]", changes.replace("\N{MINUS SIGN}", "-"))
         for epsilon, (change, low, high) in zip(columns, told, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 BETTER, LEVEL, WORSE = VERDICTS = "better", "no difference", "worse"
 LOOKS = {BETTER: ("#222222", ""), LEVEL: ("#cfe3f2", ""), WORSE: ("white", "////")}  #: color and hatch
-MOST_ROWS = 10
 FEWEST = 3  # federations of a method in the table
 TWIN = "fednova"  # FedAvg under another name, where all clients take equally many steps
 
@@ -50,7 +50,7 @@ def page(boards: Boards) -> Page:
             cells[budget(epsilon)] = " / ".join(str(verdicts[verdict]) for verdict in VERDICTS)
             for verdict in VERDICTS:
                 made.figures[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
-        if by_budget[None].total() >= FEWEST and len(rows) < MOST_ROWS:
+        if by_budget[None].total() >= FEWEST:
             rows[name] = cells
     made.table("table", " / ".join(VERDICTS), ["bytes a round", *map(budget, budgets)], rows)
     for each in trusting:
@@ -128,7 +128,7 @@ def draw(
         left = [0] * len(tallies)
         for verdict, (color, hatch) in LOOKS.items():
             widths = [by_budget.get(epsilon, Counter())[verdict] for by_budget in tallies.values()]
-            ax.barh(range(len(tallies)), widths, 0.7, left, color=color, hatch=hatch, edgecolor="black",
+            ax.barh(range(len(tallies)), [width or math.nan for width in widths], 0.7, left, color=color, hatch=hatch, edgecolor="black",
                     linewidth=0.6, label=verdict if ax is axes[0] else None)  # fmt: skip
             left = [start + width for start, width in zip(left, widths, strict=True)]
         ax.set_title("no privacy" if epsilon is None else budget(epsilon), fontsize=9)
@@ -136,5 +136,6 @@ def draw(
         ax.set_xlabel("federations")
     axes[0].set_yticks(range(len(tallies)), [f"{name} ({sizes[name]:.2g} × bytes)" for name in tallies])
     axes[0].set_ylim(len(tallies) - 0.4, -0.6)
+    axes[0].set_xlim(0, 1.03 * axes[0].get_xlim()[1])
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside upper left", ncols=3, title="than FedAvg", alignment="left")

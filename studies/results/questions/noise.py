@@ -34,12 +34,12 @@ TABLED = (8.0, 2.0)  # budgets
 def page(boards: Boards) -> Page:
     """Return what the page on kinds of noise is made from."""
     board, turns = boards["mechanisms"], boards["turns"]
-    made = Page("noise", (board, turns), size=(7.5, 6.2))
+    made = Page("noise", (board, turns), size=(7.5, 6.6))
     made.draw = lambda figure: draw(figure, board, turns)
     rows: Cells = {}
     for data in board.values("dataset"):
         free = board.row(dataset=data, epsilon_asked=None)
-        for epsilon in board.values("epsilon_asked"):
+        for epsilon in board.values("epsilon_asked")[::-1]:
             label = f"{data}, {budget(epsilon)}"
             means = means_of(board, epsilon, dataset=data)
             made.figures |= {f"{label}, {name}": figure for name, figure in differences(means).items()}
