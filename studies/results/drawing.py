@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.report.plots.figure import appearance
 from studies.results.figures import Figure
@@ -20,6 +20,8 @@ def budget(epsilon: float | None) -> str:
 
 def line(ax: Axes, points: Mapping[int, Figure], number: int, label: str, scale: float = 1.0) -> None:
     """Draw figures by their place on the x axis, times a scale, with their intervals as a band."""
+    if not points:
+        return
     style = appearance(number)
     means, lows, highs = (
         [scale * (figure.value if end is None else end) for figure, end in zip(points.values(), ends, strict=True)]
@@ -37,8 +39,12 @@ def places(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
-    """Explain the lines of the first panel below all, and hide the places after the last panel."""
+    """Explain the lines of all panels below them, and hide the places after the last panel."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
     for ax in axes[panels:]:
         ax.set_axis_off()
-    handles, labels = axes[0].get_legend_handles_labels()
+    handles, labels = list(entries.values()), list(entries)
     figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)

@@ -54,8 +54,7 @@ def draw(figure: Canvas, grouped: Sequence[Federation]) -> None:
             for number, algorithm in enumerate(METHODS):
                 rows = {place: each.row(algorithm, epsilon) for place, epsilon in enumerate(budgets)}
                 points = {place: row.mean(measure) for place, row in rows.items() if row}
-                if points:
-                    line(ax, points, number, method_name(algorithm))
+                line(ax, points, number, method_name(algorithm))
             places(ax, [budget(epsilon) for epsilon in budgets])
         axes[0][across].set_title(f"{each.data}, {each.units},\nby {GROUPS[each.data]}", fontsize=9)
     for ax, title in zip(axes[:, 0], TITLES, strict=True):

@@ -99,6 +99,5 @@ def panel(ax: Axes, board: Board, **where: Any) -> None:
     means = [means_of(board, epsilon, **where) for epsilon in budgets]
     for number, kind in enumerate(KINDS):
         points = {place: found[kind] for place, found in enumerate(means) if kind in found}
-        if points:
-            line(ax, points, number, kind)
+        line(ax, points, number, kind)
     places(ax, [budget(epsilon) for epsilon in budgets])
