@@ -30,7 +30,7 @@ UNITS = {
     "insurance": "communes",
     "lending": "states",
     "stops": "neighborhoods",
-    "thyroid": "referrers",
+    "thyroid": "sources",
     "union": "women",
     "vote": "states",
 }  #: data -> what its clients are

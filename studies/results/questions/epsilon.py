@@ -19,7 +19,7 @@ KINDS = {
     "one linear model (FedAvg)": ("fedavg", "logistic"),
     "one network (FedAvg)": ("fedavg", "mlp"),
     "one linear model, control variates (SCAFFOLD)": ("scaffold", "logistic"),
-    "a linear model for each client (APFL)": ("apfl", "logistic"),
+    "a network with a last layer for each client (FedRep)": ("fedrep", "mlp"),
 }  #: kind of method -> its representative, fixed beforehand, and the model
 ACROSS = 4
 TICKS = (0, -1, -2, -5, -10, -20, -40)

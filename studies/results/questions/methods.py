@@ -73,11 +73,10 @@ def comparisons(federations: Sequence[Federation], budgets: Sequence[float | Non
     suite_of: dict[tuple[str, str], str] = {}
     for each in federations:
         for epsilon in budgets:
-            apart = twins(each, epsilon)
             for row in each.rows(epsilon_asked=epsilon, model_for="everybody", problem="classify"):
                 change, suite = row.paired(), suite_of.setdefault((each.name, row.name), each.board.suite)
                 if change is not None and row["algorithm"] != TWIN and suite == each.board.suite:
-                    verdict = decide(change, apart.value if apart else 0.0)
+                    verdict = decide(change, resolution(each, row))
                     yield Comparison(each.name, row.name, epsilon, verdict, relative_bytes(each, row))
 
 
@@ -88,6 +87,12 @@ def twins(federation: Federation, epsilon: float | None) -> Figure | None:
     if change is None:
         return None
     return Figure(abs(change.value), rows=change.rows, text=f"{100 * abs(change.value):.1f}")
+
+
+def resolution(federation: Federation, row: Row) -> float:
+    """Return the difference up to which rows cannot be told apart: the table's, or that of one method twice."""
+    apart = twins(federation, row["epsilon_asked"])
+    return float(row["resolution"] or (apart.value if apart else 0.0))
 
 
 def decide(change: Figure, apart: float) -> str:

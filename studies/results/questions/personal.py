@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 MEASURE = "auroc_clients"
 KINDS = {
-    "FedAvg": ("one model (FedAvg)", "fedavg", "logistic"),
-    "Ditto": ("own model beside it (Ditto)", "ditto", "logistic"),
-    "APFL": ("own mixture of both (APFL)", "apfl", "logistic"),
-    "FedRep": ("own last layer (FedRep, network)", "fedrep", "mlp"),
+    "FedAvg": ("one linear model (FedAvg)", "fedavg", "logistic"),
+    "Ditto": ("own linear model beside it (Ditto)", "ditto", "logistic"),
+    "FedAvg network": ("one network (FedAvg)", "fedavg", "mlp"),
+    "FedRep": ("network with an own last layer (FedRep)", "fedrep", "mlp"),
 }  #: representative of a kind, fixed beforehand -> the kind, its algorithm and model
-TABLED = ("FedAvg", "APFL", "FedRep")
+TABLED = ("FedAvg", "Ditto", "FedRep")
 
 
 def page(boards: Boards) -> Page:

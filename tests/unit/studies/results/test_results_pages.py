@@ -13,7 +13,7 @@ from studies.results.boards import ROOT, Board, Boards, Row
 from studies.results.command import alike, documents, figures_csv, make_pages, stale
 from studies.results.figures import Figure, extremes, span
 from studies.results.pages import Page, faults, filled
-from studies.results.questions.methods import BETTER, LEVEL, WORSE, decide
+from studies.results.questions.methods import BETTER, LEVEL, WORSE, decide, resolution
 
 LOST = Figure(-0.029, -0.035, -0.023, ("natural:1",)).points()
 
@@ -154,6 +154,15 @@ def test_a_row_is_found_by_fields_of_which_none_is_empty(tmp_path):
 )
 def test_a_difference_within_that_of_one_method_twice_is_none(change, band, verdict):
     assert decide(change, band) == verdict
+
+
+def test_the_resolution_of_a_table_goes_before_one_method_twice():
+    class Twins:
+        def row(self, algorithm, epsilon):
+            return Row("s", {"cell": algorithm, "paired_difference": -0.03})
+
+    assert resolution(Twins(), Row("s", {"cell": "a"})) == 0.03
+    assert resolution(Twins(), Row("s", {"cell": "a", "resolution": 0.05})) == 0.05
 
 
 def test_pictures_are_compared_by_what_they_show():
