@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from harness.cli.console import log
 from harness.core.registry import counted
@@ -16,10 +21,12 @@ from studies.results.boards import ROOT, Boards
 from studies.results.pages import Page, faults, filled
 from studies.results.questions import attacks, epsilon, fairness, methods, noise, papers, personal, pruning
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
 QUESTIONS = (epsilon.page, pruning.page, methods.page, personal.page, fairness.page, noise.page, attacks.page, papers.page)
 FOLDER = Path("docs") / "results"
 FIGURES = FOLDER / "figures.csv"
-SAME = 2.0  # of 255: mean difference of pixels between two versions of a drawing library
 
 
 def results_options(to: argparse.ArgumentParser) -> None:
@@ -52,8 +59,8 @@ def write(pages: Mapping[str, Page], root: Path) -> None:
     """Write tables, figures and pictures; sentences stay."""
     for path, text in texts(pages, root):
         write_text(root / path, text)
-    for path, picture in pictures(pages):
-        (root / path).write_bytes(picture)
+    for path, figure in pictures(pages):
+        figure.savefig(root / path, dpi=DPI, metadata={"Software": None, "Comment": drawn(figure)})
 
 
 def stale(pages: Mapping[str, Page], root: Path) -> list[str]:
@@ -65,8 +72,8 @@ def stale(pages: Mapping[str, Page], root: Path) -> list[str]:
     ]
     wrong += [
         f"{path} shows something else: python -m studies results writes it"
-        for path, picture in pictures(pages)
-        if not (root / path).exists() or not alike((root / path).read_bytes(), picture)
+        for path, figure in pictures(pages)
+        if shows(root / path) != drawn(figure)
     ]
     return wrong + misstated(pages, root)
 
@@ -95,26 +102,39 @@ def texts(pages: Mapping[str, Page], root: Path) -> Iterator[tuple[Path, str]]:
     yield FIGURES, figures_csv(pages)
 
 
-def pictures(pages: Mapping[str, Page]) -> Iterator[tuple[Path, bytes]]:
-    """Yield the pictures of all pages as PNG."""
+def pictures(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Canvas]]:
+    """Yield the pictures of all pages, drawn and not yet written."""
     for page in pages.values():
         if page.draw is not None:
             with canvas(page.size) as figure:
                 page.draw(figure)
-                file = io.BytesIO()
-                figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
-            yield FOLDER / f"{page.name}.png", file.getvalue()
+                yield FOLDER / f"{page.name}.png", figure
 
 
-def alike(one: bytes, other: bytes) -> bool:
-    """Return whether two pictures show the same, up to what another version of a font renderer changes."""
-    if one == other:
-        return True
-    import numpy as np
-    from matplotlib.image import imread
+def drawn(figure: Canvas) -> str:
+    """Return a digest of what a picture shows: names, lines, bands and bars, however fonts are rendered."""
+    from matplotlib.patches import Rectangle  # slow to import
 
-    first, second = (255 * imread(io.BytesIO(picture)) for picture in (one, other))
-    return first.shape == second.shape and float(np.abs(first - second).mean()) < SAME
+    shown: list[str] = []
+    for ax in figure.axes:
+        ticks = (label.get_text() for label in (*ax.get_xticklabels(), *ax.get_yticklabels()))
+        shown += [ax.get_title(loc="left"), *(text for text in ticks if re.search("[a-z]", text))]
+        shown += [str(line.get_label()) for line in ax.lines]
+        shapes = [line.get_xydata() for line in ax.lines]
+        shapes += [path.vertices for band in ax.collections for path in band.get_paths()]
+        shapes += [bar.get_bbox().extents for bar in ax.patches if isinstance(bar, Rectangle)]
+        shown += [f"{number:.6g}" for shape in shapes for number in np.ravel(shape)]
+    return hashlib.sha256("\n".join(shown).encode()).hexdigest()
+
+
+def shows(path: Path) -> str | None:
+    """Return the digest of what a written picture shows; None if there is none."""
+    from PIL import Image  # slow to import
+
+    if not path.exists():
+        return None
+    with Image.open(path) as picture:
+        return picture.info.get("Comment")
 
 
 def figures_csv(pages: Mapping[str, Page]) -> str:

@@ -1,16 +1,13 @@
 """The pages of docs/results say what the committed leaderboards do, and what they do not say is found."""
 
-import io
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.image import imsave
 
 from harness.core.registry import UserError
 from studies.results.boards import ROOT, Board, Boards, Row
-from studies.results.command import alike, documents, figures_csv, make_pages, stale
+from studies.results.command import documents, figures_csv, make_pages, shows, stale, write
 from studies.results.figures import Figure, extremes, span
 from studies.results.pages import Page, faults, filled
 from studies.results.questions.methods import BETTER, LEVEL, WORSE, decide, resolution
@@ -165,15 +162,19 @@ def test_the_resolution_of_a_table_goes_before_one_method_twice():
     assert resolution(Twins(), Row("s", {"cell": "a", "resolution": 0.05})) == 0.05
 
 
-def test_pictures_are_compared_by_what_they_show():
-    def png(pixels):
-        file = io.BytesIO()
-        imsave(file, pixels)
-        return file.getvalue()
+def test_a_picture_holds_a_digest_of_what_it_shows(tmp_path, page):
+    def picture(value, name):
+        page.draw = lambda figure: figure.subplots().plot([0, 1], [0, value], label=name)
+        write({"epsilon": page}, tmp_path)
+        return shows(tmp_path / "docs" / "results" / "epsilon.png")
 
-    white = np.ones((20, 20, 3))
-    smoothed, other = white.copy(), white.copy()
-    smoothed[0, 0] = 0.9
-    other[5:15, 5:15] = 0
-    assert alike(png(white), png(white)) and alike(png(white), png(smoothed))
-    assert not alike(png(white), png(other)) and not alike(png(white), png(np.ones((10, 20, 3))))
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    for path in ("README.md", "docs/results/epsilon.md"):
+        (tmp_path / path).write_text("Text.\n")
+    first = picture(1.0, "a")
+    assert first is not None and picture(1.0, "a") == first
+    assert len({first, picture(1.001, "a"), picture(1.0, "b")}) == 3
+    assert shows(tmp_path / "none.png") is None
+    assert stale({"epsilon": page}, tmp_path) == []
+    page.draw = lambda figure: figure.subplots().plot([0, 2])
+    assert [fault.split()[0] for fault in stale({"epsilon": page}, tmp_path)] == ["docs/results/epsilon.png"]
