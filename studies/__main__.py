@@ -77,7 +77,7 @@ def parser() -> Parser:
 
 
 def _add_board(commands: Any) -> None:
-    """Add the commands on boards."""
+    """Add the commands of boards."""
     board_help = "make submissions, check them, and make static pages of them"
     board = commands.add_parser("board", help=board_help, description=board_help)
     steps = board.add_subparsers(dest="step", required=True, metavar="submit|check|build")

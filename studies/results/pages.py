@@ -23,7 +23,9 @@ BLOCK = re.compile(r"^<!-- figures: ([\w-]+) -->\n(.*?)^<!-- end -->$", re.MULTI
 REFERENCE = re.compile(r"<!-- (.+?) -->")
 LITERAL = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
 #: Numbers that are no figures: values of settings by their name, and the level of intervals.
-SETTING = re.compile(r"\b(?:ε|alpha|beta|delta) \d[\d.e-]*(?:(?:, | and | or | to )\d[\d.e-]*)*(?<![.,])|95 %")
+SETTING = re.compile(
+    r"\b(?:ε|alpha|beta|delta) \d[\d.e-]*(?:(?:, | and | or | to )\d[\d.e-]*)*(?<![.,])(?! (?:points?|of|%))|95 %"
+)
 NUMBER = re.compile(r"(?<![\w.])\.?\d")
 
 MOST_ROWS = 10  # of a table

@@ -76,6 +76,7 @@ def test_a_sentence_that_says_what_a_figure_does_is_right(page, sentence):
         ("It loses 2.9<!-- lending, ε 1 --> points.", "no figure 'lending, ε 1'"),
         ("It loses 2.9 points.", "names no figure"),
         ("It loses .029 of AUROC.", "names no figure"),
+        ("It has ε 8 and 2.9 points less.", "names no figure"),
     ],
 )
 def test_a_sentence_that_says_something_else_is_found(page, sentence, fault):
