@@ -64,15 +64,11 @@ class Figure:
 
     def share(self) -> Figure:
         """Write a share, such as AUROC or accuracy, as ``.912 [.905, .919]``."""
-        return self._written(lambda value: f"{value:.3f}".replace("0.", ".", 1))
+        return self._written(lambda value: f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.3f}")
 
     def points(self) -> Figure:
         """Write a difference of shares in percentage points, as ``−2.9 [−3.5, −2.3]``."""
         return self._written(lambda value: signed(100 * value))
-
-    def ratio(self) -> Figure:
-        """Write a ratio as ``2.0``."""
-        return self._written(lambda value: f"{value:.2g}" if abs(value) < 10 else f"{value:,.0f}")
 
     def _written(self, form: Callable[[float], str]) -> Figure:
         ends = "" if self.low is None or self.high is None else f" [{form(self.low)}, {form(self.high)}]"

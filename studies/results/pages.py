@@ -118,15 +118,14 @@ def faults(text: str, page: Page, pages: Mapping[str, Page], strict: bool = True
         of, colon, name = match[1].partition(": ")
         figures = pages[of].figures if colon and of in pages else page.figures
         name = name if colon and of in pages else match[1]
-        if name not in figures:
-            if strict:
-                wrong.append(f"there is no figure {match[1]!r}")
-            continue
         before = text_before(rest, match)
-        if not any(re.search(rf"(?<![\w.+−]){re.escape(form)}$", before) for form in figures[name].forms):
+        if name not in figures:
+            if strict or before[-1:].isdigit():
+                wrong.append(f"there is no figure {match[1]!r}")
+        elif not any(re.search(rf"(?<![\w.+−]){re.escape(form)}$", before) for form in figures[name].forms):
             wrong.append(f"{before[-40:].strip()!r}: {match[1]} is {figures[name].text}")
     if strict:
-        for line in plain(rest, page, pages).splitlines():
+        for line in plain(rest).splitlines():
             if NUMBER.search(line):
                 wrong.append(f"a number names no figure: {line.strip()}")
     return wrong
@@ -138,7 +137,7 @@ def text_before(text: str, match: re.Match[str]) -> str:
     return text[start : match.start()].rstrip("*")
 
 
-def plain(text: str, page: Page, pages: Mapping[str, Page]) -> str:
+def plain(text: str) -> str:
     """Return a text without figures that are named, settings, code and addresses."""
     forms = r"(?:[+−]?[\d.][\d.,]*(?: to [\d.,]+)?(?: \[[^\]]*\])?)"
     text = re.sub(rf"{forms}(?: %)?\**<!-- .+? -->", "", text)

@@ -93,6 +93,7 @@ def test_the_front_page_may_have_other_numbers_and_comments(page):
     text = "10 lines. <!-- a comment --> It loses 2.9<!-- lending, ε 8 -->."
     assert faults(text, page, {}, strict=False) == []
     assert faults(text.replace("2.9", "3.9"), page, {}, strict=False)
+    assert faults(text.replace("lending", "landing"), page, {}, strict=False)
 
 
 def test_tables_stand_between_their_marks(page):
@@ -116,6 +117,13 @@ def test_the_interval_of_a_difference_adds_squares():
     difference = Figure(10.0, 7.0, 13.0) - Figure(2.0, -2.0, 6.0)
     assert (difference.value, difference.low, difference.high) == (8.0, 3.0, 13.0)
     assert (Figure(10.0) - Figure(2.0, 1.0, 3.0)).low is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.912, ".912"), (0.0, ".000"), (0.9996, "1.000"), (1.0, "1.000"), (10.5, "10.500")]
+)
+def test_shares_have_no_zero_before_the_point(value, text):
+    assert Figure(value).share().text == text
 
 
 def test_the_least_and_the_largest_are_written_as_one():
