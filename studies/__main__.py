@@ -1,4 +1,4 @@
-"""The command line of the studies, from a checkout: ``python -m studies papers|systems|board``.
+"""The command line of the studies, from a checkout: ``python -m studies papers|results|systems|board``.
 
 Exit codes are those of ``python -m harness``; 1 says that a verdict is not the written one.
 """
@@ -26,6 +26,7 @@ from studies.board.command import (
     submit_options,
 )
 from studies.papers.command import papers_command, papers_options
+from studies.results.command import results_command, results_options
 from studies.systems.command import systems_command, systems_options
 
 PROGRAM = "python -m studies"
@@ -38,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Return the argument parser."""
-    top = Parser(prog=PROGRAM, description="Judge papers, other systems and submissions.")
+    top = Parser(
+        prog=PROGRAM,
+        description="Judge papers, other systems and submissions, and make the pages of results.",
+    )
     verbose_option(top)
-    commands = top.add_subparsers(dest="command", required=True, metavar="papers|systems|board")
+    commands = top.add_subparsers(dest="command", required=True, metavar="papers|results|systems|board")
     papers = _add(
         commands,
         "papers",
@@ -50,6 +54,15 @@ def parser() -> Parser:
         "papers my_claims --from results --update",
     )
     papers_options(papers)
+    results = _add(
+        commands,
+        "results",
+        "make the pages of docs/results from committed leaderboards; exit code 1 if a sentence differs",
+        results_command,
+        "results",
+        "results --check",
+    )
+    results_options(results)
     systems = _add(
         commands,
         "systems",
@@ -59,6 +72,12 @@ def parser() -> Parser:
         "systems opacus:noise_multiplier=1,epochs=10 --json",
     )
     systems_options(systems)
+    _add_board(commands)
+    return top
+
+
+def _add_board(commands: Any) -> None:
+    """Add the commands of boards."""
     board_help = "make submissions, check them, and make static pages of them"
     board = commands.add_parser("board", help=board_help, description=board_help)
     steps = board.add_subparsers(dest="step", required=True, metavar="submit|check|build")
@@ -86,7 +105,6 @@ def parser() -> Parser:
         "board build submissions --out site",
     )
     build_options(build)
-    return top
 
 
 def _add(

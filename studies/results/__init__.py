@@ -1,0 +1,1 @@
+"""Results pages: figures, tables and pictures made from the committed leaderboards."""

@@ -1,0 +1,168 @@
+"""Committed leaderboards, and the names by which people know what is in them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import scipy
+
+from harness.core.algorithm import ALGORITHMS
+from harness.core.registry import UserError
+from harness.report.tables.text import in_points
+from studies.results.figures import Figure, count, span
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results" / "reference"
+NAMES = {"scaffold": "SCAFFOLD", "q_fedavg": "q-FedAvg", "per_fedavg": "Per-FedAvg", "pfedme": "pFedMe"}
+UNITS = {
+    "adult": "clients",
+    "chemistry": "authorities",
+    "covid": "clinics",
+    "doctor": "persons",
+    "flights": "aircraft",
+    "heart": "hospitals",
+    "insurance": "communes",
+    "lending": "states",
+    "stops": "neighborhoods",
+    "thyroid": "sources",
+    "union": "women",
+    "vote": "states",
+}  #: data -> what its clients are
+
+
+def method_name(algorithm: str) -> str:
+    """Return the name by which people know an algorithm."""
+    return NAMES.get(algorithm, ALGORITHMS[algorithm].__name__)
+
+
+class Row:
+    """A row of a leaderboard."""
+
+    def __init__(self, suite: str, fields: Mapping[Hashable, Any]) -> None:
+        self.suite = suite
+        self.fields = {name: None if pd.isna(value) else value for name, value in fields.items()}
+        self.id = f"{suite}:{self['cell']}"
+
+    def __getitem__(self, column: str) -> Any:
+        """Return a field; None where it is empty, or the table has no such column."""
+        return self.fields.get(column)
+
+    def has(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether its fields have these values; None is an empty field, a tuple any of several."""
+        return all(
+            self[name] in value if isinstance(value, tuple) else self[name] == value
+            for name, value in settings.items()
+        )
+
+    def mean(self, measure: str) -> Figure:
+        """Return the mean of a measure over seeds.
+
+        Its interval covers the search where the table has that of the procedure, and test samples where it has that
+        of a gap between groups; else it is that of t over seeds.
+        """
+        mean, low, high = self[f"{measure}_mean"], self[f"{measure}_low"], self[f"{measure}_high"]
+        if mean is None:
+            raise UserError(f"{self.id} has no {measure}")
+        if measure == self["ranked_by"]:
+            low, high = self["procedure_low"], self["procedure_high"]
+        if low is None or high is None:
+            spread, seeds = self[f"{measure}_std"], self["seeds"]
+            half = math.nan
+            if spread is not None and seeds > 1:
+                half = float(scipy.special.stdtrit(seeds - 1, 0.975)) * spread / math.sqrt(seeds)
+            most = 1.0 if in_points(measure) else math.inf
+            low, high = (None, None) if math.isnan(half) else (max(mean - half, 0.0), min(mean + half, most))
+        return Figure(mean, low, high, (self.id,))
+
+    def paired(self) -> Figure | None:
+        """Return the difference to the baseline in the same setting, by the measure that ranks; None without.
+
+        Its interval covers both searches where the table has that of the procedure.
+        """
+        if self["paired_difference"] is None:
+            return None
+        kind = "paired_procedure" if self["paired_procedure_low"] is not None else "paired"
+        ends = self[f"{kind}_low"], self[f"{kind}_high"]
+        return Figure(self["paired_difference"], *ends, (self.id,))
+
+    @property
+    def bytes_a_round(self) -> float:
+        """The bytes of a round, both ways."""
+        return float((self["bytes_up"] + self["bytes_down"]) / self["rounds"])
+
+    @property
+    def name(self) -> str:
+        """The name of its method; with the network where that is not the usual linear model."""
+        name = method_name(self["algorithm"])
+        return f"{name}, network" if self["model"] == "mlp" else name
+
+
+class Board:
+    """The leaderboard of a suite."""
+
+    def __init__(self, folder: Path) -> None:
+        self.suite = folder.name
+        self.frame = pd.read_csv(folder / "leaderboard.csv", low_memory=False)
+
+    @cached_property
+    def all(self) -> list[Row]:
+        """All rows with finished runs, in the order of the table."""
+        rows = (Row(self.suite, fields) for fields in self.frame.to_dict("records"))
+        return [row for row in rows if row["done"]]
+
+    def rows(self, **settings: Any) -> list[Row]:
+        """Return the rows that have these settings, as `Row.has` says."""
+        return [row for row in self.all if row.has(settings)]
+
+    def row(self, **settings: Any) -> Row:
+        """Return the only row whose fields have these values."""
+        found = self.rows(**settings)
+        if len(found) != 1:
+            raise UserError(f"{self.suite}: {len(found)} rows have {settings}; 1 is needed")
+        return found[0]
+
+    def values(self, column: str, **settings: Any) -> list[Any]:
+        """Return the values of a column in these rows, each once, in ascending order."""
+        return sorted({row[column] for row in self.rows(**settings)} - {None})
+
+    def facts(self) -> Iterator[tuple[str, Figure]]:
+        """Yield what a page may say of the table: numbers of rows, runs, seeds and settings tried."""
+        yield f"{self.suite} rows", count(len(self.all))
+        yield f"{self.suite} runs", count(sum(row["done"] for row in self.all))
+        yield f"{self.suite} seeds", span([row["seeds"] for row in self.all])
+        tuned = (re.search(r"(?:best of|over) (\d+)", row["tuned"]) for row in self.all if row["tuned"])
+        tried = [int(match[1]) for match in tuned if match]
+        if tried:
+            yield f"{self.suite} tried", span(tried)
+
+    @property
+    def repeat(self) -> str:
+        """The command that makes its rows again, in Markdown."""
+        path = f"results/reference/{self.suite}/leaderboard.csv"
+        link = f"[{self.suite}](../../{path})"
+        if "spec" in self.frame.columns:
+            example = f"`python -m harness run --cell {path}:{self.all[0]['cell']} --out again`"
+            return f"- {link}: {example} makes a row again; the column `rows` of figures.csv has the id of each."
+        profile = self.all[0]["profile"]
+        whole = f"`python -m harness suite {self.suite} --profile {profile} --out DIR`"
+        return f"- {link}: {whole} makes all of it again; its rows were made before they held their settings."
+
+
+class Boards:
+    """The leaderboards below a folder, each read once."""
+
+    def __init__(self, reference: Path = REFERENCE) -> None:
+        self.reference = reference
+        self._read: dict[str, Board] = {}
+
+    def __getitem__(self, suite: str) -> Board:
+        """Return the leaderboard of a suite."""
+        if suite not in self._read:
+            self._read[suite] = Board(self.reference / suite)
+        return self._read[suite]

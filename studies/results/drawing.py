@@ -1,0 +1,50 @@
+"""Lines with bands, their places on the x axis and their legend, as results pages draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.report.plots.figure import appearance
+from studies.results.figures import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+
+def budget(epsilon: float | None) -> str:
+    """Return the label of a budget."""
+    return "none" if epsilon is None else f"ε {epsilon:g}"
+
+
+def line(ax: Axes, points: Mapping[int, Figure], number: int, label: str, scale: float = 1.0) -> None:
+    """Draw figures by their place on the x axis, times a scale, with their intervals as a band."""
+    if not points:
+        return
+    style = appearance(number)
+    means, lows, highs = (
+        [scale * (figure.value if end is None else end) for figure, end in zip(points.values(), ends, strict=True)]
+        for ends in zip(*((figure.value, figure.low, figure.high) for figure in points.values()), strict=True)
+    )
+    ax.plot(list(points), means, label=label, **style)
+    ax.fill_between(list(points), lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def places(ax: Axes, labels: Sequence[str]) -> None:
+    """Write the labels of the places on the x axis, which is no scale."""
+    ax.set_xticks(range(len(labels)), labels)
+    ax.set_xlim(-0.3, len(labels) - 0.7)
+    ax.grid(axis="x", visible=False)
+
+
+def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
+    """Explain the lines of all panels below them, and hide the places after the last panel."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    for ax in axes[panels:]:
+        ax.set_axis_off()
+    handles, labels = list(entries.values()), list(entries)
+    figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)

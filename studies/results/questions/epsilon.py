@@ -1,0 +1,81 @@
+"""The cost of a budget: suites ``natural`` and ``frontier``; picture and table of the front page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from studies.results.boards import Boards
+from studies.results.drawing import budget, legend, line, places
+from studies.results.federations import SUITES, Federation, federations
+from studies.results.figures import Figure, count
+from studies.results.pages import Cells, Page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+KINDS = {
+    "one linear model (FedAvg)": ("fedavg", "logistic"),
+    "one network (FedAvg)": ("fedavg", "mlp"),
+    "one linear model, control variates (SCAFFOLD)": ("scaffold", "logistic"),
+    "a network with a last layer for each client (FedRep)": ("fedrep", "mlp"),
+}  #: kind of method -> its representative, fixed beforehand, and the model
+ACROSS = 4
+TICKS = (0, -1, -2, -5, -10, -20, -40)
+
+
+def page(boards: Boards) -> Page:
+    """Return what the page on the cost of a budget is made from."""
+    all_of = federations(boards)
+    height = 2.0 * math.ceil(len(all_of) / ACROSS) + 0.9
+    made = Page("epsilon", [boards[suite] for suite in SUITES], size=(7.5, height))
+    made.draw = lambda figure: draw(figure, all_of)
+    rows: Cells = {}
+    for each in all_of:
+        changes = {budget(epsilon): change.points() for epsilon, change in costs(each, "fedavg").items()}
+        rows[each.name] = {"clients": each.units, "no privacy": each.free.mean("auroc").share(), **changes}
+        made.figures[f"{each.name}, number"] = count(each.clients, [each.free.id])
+    budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
+    made.table("table", "data", ["clients", "no privacy", *map(budget, budgets)], rows)
+    real = [each for each in all_of if each.board.suite == "natural" and not each.own_noise]
+    shared = [epsilon for epsilon in budgets if all(epsilon in each.budgets for each in real)]
+    front = {each.name: rows[each.name] for each in real}
+    made.table("front", "data", ["clients", "no privacy", *map(budget, shared)], front)
+    made.figures["real federations"] = count(len(real))
+    for epsilon in shared:
+        ordered = sorted((costs(each, "fedavg")[epsilon] for each in real), key=lambda change: -change.value)
+        made.figures[f"least, {budget(epsilon)}"] = ordered[0].points()
+        made.figures[f"most, {budget(epsilon)}"] = ordered[-1].points()
+    return made
+
+
+def costs(federation: Federation, algorithm: str, model: str = "logistic") -> dict[float, Figure]:
+    """Return budget -> change of AUROC from the same method without privacy."""
+    free = federation.row(algorithm, None, model)
+    rows = {epsilon: federation.row(algorithm, epsilon, model) for epsilon in federation.budgets}
+    return {
+        epsilon: row.mean("auroc") - free.mean("auroc") for epsilon, row in rows.items() if row and free
+    }
+
+
+def draw(figure: Canvas, all_of: Sequence[Federation]) -> None:
+    """Draw the change of AUROC by budget, a panel for each federation, all on one scale."""
+    down = math.ceil(len(all_of) / ACROSS)
+    axes = list(figure.subplots(down, ACROSS, sharey=True, squeeze=False).flat)
+    lowest = -1.0
+    for ax, each in zip(axes, all_of, strict=False):
+        for number, (kind, (algorithm, model)) in enumerate(KINDS.items()):
+            changes = costs(each, algorithm, model)
+            points = {place: changes[e] for place, e in enumerate(each.budgets) if e in changes}
+            line(ax, points, number, kind, scale=100)
+            lowest = min([lowest, *(100 * change.value for change in changes.values())])
+        ax.axhline(0, color="black", linewidth=0.8)
+        places(ax, [budget(epsilon) for epsilon in each.budgets])
+        ax.set_title(f"{each.name}: {each.free.mean('auroc').share().forms[1]}\n{each.units}", fontsize=8.5)
+    axes[0].set_yscale("symlog", linthresh=1, linscale=0.6)
+    axes[0].set_yticks(TICKS, [f"{-tick}" for tick in TICKS])
+    axes[0].set_ylim(1.25 * lowest, 1)
+    for ax in axes[::ACROSS]:
+        ax.set_ylabel("points lost")
+    legend(figure, axes, len(all_of))

@@ -1,0 +1,62 @@
+"""Fair methods under privacy: gaps between groups and the worst client, suite ``frontier``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from studies.results.boards import Boards, method_name
+from studies.results.drawing import budget, legend, line, places
+from studies.results.federations import Federation, both
+from studies.results.pages import Cells, Page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+SUITE = "frontier"
+GROUPS = {"adult": "sex", "insurance": "sex", "vote": "race"}  #: data -> sensitive groups
+METHODS = ("fedavg", "q_fedavg", "fedminmax", "fairfed")
+TABLED = METHODS[:3]
+MEASURES = {"AUROC": "auroc", "gap": "eqopp", "worst client": "worst_client"}
+TITLES = ("AUROC", "gap in equal\nopportunity", "accuracy of the\nworst client")
+
+
+def page(boards: Boards) -> Page:
+    """Return what the page on fair methods is made from."""
+    grouped = [each for each in both(boards) if each.data in GROUPS and not each.own_noise]
+    grouped = [each for each in grouped if each.board.suite == SUITE]
+    made = Page("fairness", [boards[SUITE]], size=(7.5, 6.0))
+    made.draw = lambda figure: draw(figure, grouped)
+    rows: Cells = {}
+    for each in grouped:
+        for algorithm in METHODS:
+            label = f"{each.data}, {method_name(algorithm)}"
+            cells = {
+                f"{name}, {budget(epsilon)}": row.mean(measure).share()
+                for epsilon in (None, *each.budgets)
+                if (row := each.row(algorithm, epsilon))
+                for name, measure in MEASURES.items()
+            }
+            made.figures |= {f"{label}, {column}": figure for column, figure in cells.items()}
+            if cells and algorithm in TABLED:
+                rows[label] = {**cells}
+    columns = [f"{name}, {budget(epsilon)}" for name in ("AUROC", "gap") for epsilon in (None, 8.0, 2.0)]
+    made.table("table", "data, method", columns, rows)
+    return made
+
+
+def draw(figure: Canvas, grouped: Sequence[Federation]) -> None:
+    """Draw three measures by budget: a column of panels for each federation."""
+    axes = figure.subplots(len(MEASURES), len(grouped), sharey="row", squeeze=False)
+    for across, each in enumerate(grouped):
+        budgets = (None, *each.budgets)
+        for ax, measure in zip(axes[:, across], MEASURES.values(), strict=True):
+            for number, algorithm in enumerate(METHODS):
+                rows = {place: each.row(algorithm, epsilon) for place, epsilon in enumerate(budgets)}
+                points = {place: row.mean(measure) for place, row in rows.items() if row}
+                line(ax, points, number, method_name(algorithm))
+            places(ax, [budget(epsilon) for epsilon in budgets])
+        axes[0][across].set_title(f"{each.data}, {each.units},\nby {GROUPS[each.data]}", fontsize=9)
+    for ax, title in zip(axes[:, 0], TITLES, strict=True):
+        ax.set_ylabel(title)
+    legend(figure, list(axes.flat), axes.size)

@@ -1,0 +1,86 @@
+"""Common or personal model: AUROC inside clients, suites ``natural`` and ``frontier``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.plots.figure import COLORS, MARKERS
+from studies.results.boards import Boards
+from studies.results.drawing import budget
+from studies.results.federations import SUITES, Federation, federations
+from studies.results.figures import Figure
+from studies.results.pages import Cells, Page
+from studies.results.questions.methods import usual_budgets
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+MEASURE = "auroc_clients"
+KINDS = {
+    "FedAvg": ("one linear model (FedAvg)", "fedavg", "logistic"),
+    "Ditto": ("own linear model beside it (Ditto)", "ditto", "logistic"),
+    "FedAvg network": ("one network (FedAvg)", "fedavg", "mlp"),
+    "FedRep": ("network with an own last layer (FedRep)", "fedrep", "mlp"),
+}  #: representative of a kind, fixed beforehand -> the kind, its algorithm and model
+TABLED = ("FedAvg", "Ditto", "FedRep")
+
+
+def page(boards: Boards) -> Page:
+    """Return what the page on personal models is made from."""
+    all_of = [each for each in federations(boards) if each.row("local", None)]
+    none, most, *_, least = usual_budgets(all_of)
+    budgets = none, most, least
+    made = Page("personal", [boards[suite] for suite in SUITES], size=(7.5, 0.5 * len(all_of) + 1.3))
+    made.draw = lambda figure: draw(figure, all_of, budgets)
+    rows: Cells = {}
+    for each in all_of:
+        leads = {
+            f"{name}, {budget(epsilon)}": lead.points()
+            for name in KINDS
+            for epsilon in budgets
+            if (lead := ahead(each, name, epsilon))
+        }
+        made.figures |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
+        rows[each.name] = {"alone": alone(each).share().without_interval(), **leads}
+    columns = [f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least)]
+    made.table("table", "data", ["alone", *columns], rows)
+    return made
+
+
+def alone(federation: Federation) -> Figure:
+    """Return what clients have that train alone."""
+    row = federation.row("local", None)
+    assert row is not None
+    return row.mean(MEASURE)
+
+
+def ahead(federation: Federation, name: str, epsilon: float | None) -> Figure | None:
+    """Return how far a method is ahead of training alone, inside clients."""
+    _, algorithm, model = KINDS[name]
+    row = federation.row(algorithm, epsilon, model)
+    return row.mean(MEASURE) - alone(federation) if row else None
+
+
+def draw(figure: Canvas, all_of: Sequence[Federation], budgets: Sequence[float | None]) -> None:
+    """Draw leads over training alone: a panel for each budget, a group of marks for each federation."""
+    axes = list(figure.subplots(1, len(budgets), sharex=True, sharey=True).flat)
+    for ax, epsilon in zip(axes, budgets, strict=True):
+        for number, (name, (kind, *_)) in enumerate(KINDS.items()):
+            look, label = {"color": COLORS[number], "markersize": 5, "linewidth": 1.2}, kind
+            for place, each in enumerate(all_of):
+                lead, y = ahead(each, name, epsilon), place + 0.18 * (number - 1.5)
+                if lead is not None and lead.low is not None and lead.high is not None:
+                    ax.plot([100 * lead.low, 100 * lead.high], [y, y], **look)
+                    ax.plot(100 * lead.value, y, MARKERS[number], **look, label=label)
+                    label = ""
+        for place in range(1, len(all_of)):
+            ax.axhline(place - 0.5, color="#dddddd", linewidth=0.6)
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set_title("no privacy" if epsilon is None else budget(epsilon), fontsize=9)
+        ax.set_xlabel("points of AUROC ahead\nof each client alone", fontsize=8.5)
+        ax.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(len(all_of)), [f"{each.name}\n{each.units}" for each in all_of], fontsize=8)
+    axes[0].set_ylim(len(all_of) - 0.5, -0.5)
+    axes[0].set_xlim(-30, 20)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
