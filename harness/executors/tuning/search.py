@@ -10,12 +10,13 @@ from typing import Any
 
 from harness.config.run import RunSpec
 from harness.config.searches import Search, families
-from harness.config.tune import HalvingTune, SurfaceTune, TuneSpec
+from harness.config.tune import SPLIT, HalvingTune, SurfaceTune, TuneSpec
 from harness.core.registry import Incompatible, UserError
 from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of
 from harness.executors.tuning.halving import halve
 from harness.executors.tuning.rungs import climb
+from harness.metrics import ELSEWHERE
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
@@ -61,15 +62,18 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         run = Simulation.from_setup(
             calibrated(prepare(spec.model_copy(update={"seed": tune.seeds_of(search.algorithm)[0]})))
         )
-        if run.evaluate().metrics.get(tune.measure) is None:
+        metrics = run.evaluate().metrics
+        if metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
                 "strict runs record no figures of selection samples"
                 if strict
                 else "it does not apply to these classes or groups"
             )
+            known = [name for name in ELSEWHERE[SPLIT] if metrics.get(f"{SPLIT}_{name}") is not None]
+            among = f"; known are {', '.join(sorted(known))}" if known else ""
             raise UserError(
-                f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}"
+                f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}{among}"
             )
 
 

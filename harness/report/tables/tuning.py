@@ -45,10 +45,10 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     by_surface = "repeats" in tune
     sizes = [] if by_surface else sorted({size for size in SIZES if size < tune["budget"]} | {tune["budget"]})
     private = any(search.found["epsilon"] is not None for search in found)
-    names = _names(found)
+    names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(_settings(search), {}, "")
+        places[name, "Chosen"] = Place(settings_of(search), {}, "")
         if (sought := search.mean) is not None:
             places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed, "")
         reported = search.cells[0].values(measure)
@@ -124,7 +124,7 @@ def _also(search: Searched) -> str:
     return f"{sum(others):.0%} ({len(others)})" if others else ""
 
 
-def _names(found: Sequence[Searched]) -> list[str]:
+def names_of(found: Sequence[Searched]) -> list[str]:
     """Return a name for every search: the algorithm and what tells it from the algorithm's other searches."""
     members: dict[int, tuple[str, list[str]]] = {}
     mechanisms = {_mechanism(search.cells[0]) for search in found} - {""}
@@ -154,7 +154,8 @@ def _mechanism(cell: Cell) -> str:
     return "/".join(filter(None, parts))
 
 
-def _settings(search: Searched) -> str:
+def settings_of(search: Searched) -> str:
+    """Return the settings that a search chose, in one line."""
     if search.chosen is None:
         return "none had figures"
     given = search.chosen["settings"].items()
