@@ -13,6 +13,7 @@ import pandas as pd
 
 from harness.api.reading import leaderboard, load_results
 from harness.config import plugins
+from harness.config.default_search import METRIC, searched_suite
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
@@ -233,8 +234,8 @@ def suite(
         If the suite is not valid; then nothing has been run.
     """
     return _carry_out(
-        _suite(given, over, profile, name), out, progress, callbacks, jobs=jobs, executor=executor,
-        address=address, execution=execution or Execution(), retry=retry,
+        _suite(given, over, profile, name), out, progress=progress, callbacks=callbacks, jobs=jobs,
+        executor=executor, address=address, execution=execution, retry=retry,
     )  # fmt: skip
 
 
@@ -267,12 +268,12 @@ def sweep(
 
 def tune(
     spec: Given,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
     out: str | Path = "results",
     *,
     over: Mapping[str, Any] | None = None,
     name: str = "tuned",
-    metric: str = "accuracy",
+    metric: str = METRIC,
     search: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Study:
@@ -282,8 +283,10 @@ def tune(
     ----------
     spec : RunSpec, Mapping, str or Path
         The run.
-    settings : Mapping
-        What is searched, such as ``{"algorithm.lr": {"log_uniform": [0.01, 1]}}``.
+    settings : Mapping, optional
+        What is searched, such as ``{"algorithm.lr": {"log_uniform": [0.01, 1]}}``. By default step sizes, local
+        steps, clip norms and rounds, see `harness.config.default_search`; a fifth of the samples is then held out
+        to choose on, if the run holds out none.
     out, name, **options
         As in `suite`.
     over : Mapping, optional
@@ -298,9 +301,10 @@ def tune(
     Study
         ``chosen()`` has the settings.
     """
-    section = {**(search or {}), "settings": dict(settings), "metric": metric}
-    content = {"suite": name, "base": _fields(spec), "sweep": _listed(over), "tune": section}
-    return suite(content, out, profile="", **options)
+    plugins.load()
+    section = {**(search or {}), "settings": dict(settings or {}), "metric": metric}
+    content = {"suite": name, "base": _fields(spec), "sweep": _listed(over)}
+    return _carry_out(searched_suite(content, search=section), out, **options)
 
 
 def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = "smoke") -> pd.DataFrame:
@@ -382,17 +386,29 @@ def _suite(given: Given, over: Mapping[str, Any] | None, profile: str, name: str
 
 
 def _carry_out(
-    study_suite: Suite, out: str | Path, progress: bool, callbacks: Sequence[Callback], **options: Any
+    study_suite: Suite,
+    out: str | Path,
+    *,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    jobs: int | None = 1,
+    executor: str | None = None,
+    address: str | None = None,
+    execution: Execution | None = None,
+    retry: bool = False,
 ) -> Study:
     """Carry out a suite, watched by callbacks."""
-    executor = choose(options["executor"], options["jobs"], options["address"], len(study_suite.combinations))
-    if observed(callbacks) is not None and executor != "serial":
+    chosen = choose(executor, jobs, address, len(study_suite.combinations))
+    if observed(callbacks) is not None and chosen != "serial":
         raise UserError(
-            f"callbacks: rounds and evaluations are made in other processes by executor {executor}, where nothing "
+            f"callbacks: rounds and evaluations are made in other processes by executor {chosen}, where nothing "
             "is called; use jobs=1, or override on_run_end only"
         )
     follow = _with_bar if progress else unfollowed
-    work = Work(Path(out), follow=follow, callbacks=tuple(callbacks), **options)
+    work = Work(
+        Path(out), follow=follow, callbacks=tuple(callbacks), jobs=jobs, executor=executor, address=address,
+        execution=execution or Execution(), retry=retry,
+    )  # fmt: skip
     with torch_threads(work.execution.threads):
         ends = run_suite(study_suite, work)
     return Study(Path(out), study_suite.name, ends)

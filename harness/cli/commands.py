@@ -105,6 +105,29 @@ def _many(to: Parser) -> None:
     execution_options(to)
 
 
+def _tune(to: Parser) -> None:
+    to.add_argument("file", metavar="FILE", help="run file, suite file, or name of a suite")
+    to.add_argument("--profile", default="smoke", help="size of a suite: smoke or paper (default: smoke)")
+    to.add_argument("--budget", type=int, metavar="N", help="settings to try first (default: 96)")
+    to.add_argument(
+        "--metric", help="figure of the selection samples that chooses (default: the suite's, or accuracy)"
+    )
+    to.add_argument(
+        "--epsilon",
+        metavar="E,...",
+        help="budgets to search together, such as none,8,2 (default: the file's)",
+    )
+    to.add_argument(
+        "--seeds", metavar="S,...", help="reported seeds (default: those of a suite; 0..9 of a run file)"
+    )
+    to.add_argument(
+        "--name", help="name of the suite in the results folder (default: the file's, with -tuned)"
+    )
+    json_option(to, "print what was chosen as JSON")
+    jobs_options(to)
+    execution_options(to)
+
+
 def _plan(to: Parser) -> None:
     to.add_argument("suite", nargs="?", metavar="NAME|FILE")
     to.add_argument("--profile", default="smoke", help="size: smoke or paper")
@@ -342,6 +365,7 @@ COMMANDS = {
         Command("run", "run", "run one benchmark", _run),
         Command("suite", "run", "run a suite: a name, or a YAML file", _suite),
         Command("sweep", "run", "run a benchmark over lists of values, as a suite", _sweep),
+        Command("tune", "tune", "search for the settings of a run or suite", _tune),
         Command("plan", "run", "estimate the cost of a run or suite", _plan),
         Command("status", "status", "show the progress of the runs in a results folder", _status),
         Command("resume", "folders", "finish interrupted and missing runs in a results folder", _resume),

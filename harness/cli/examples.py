@@ -31,6 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--sweep privacy.epsilon=null,8,2 --sweep seed=0..4",
         "sweep --algorithm fedavg --data adult --random 'algorithm.lr={log_uniform: [0.01, 1]}' --draws 20",
     ),
+    "tune": (
+        "tune mine.yaml --metric auroc --out results",
+        "tune private.yaml --epsilon none,8,2 --budget 48 --seeds 0..4 --jobs 2",
+    ),
     "plan": (
         "plan quickstart",
         "plan --algorithm fedavg --data adult --set 'privacy={placement: central, epsilon: 2, clip: 1}'",

@@ -16,6 +16,7 @@ from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, counted, unknown
 from harness.core.settings.privacy_kinds import BUDGETS
+from privacy.event import Event
 
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 
@@ -34,12 +35,20 @@ class Trial:
         The measure that chooses, one for each of them; None if a run did not end or has no such figure.
     tests : list of float or None
         The metric on the test samples of those runs, by which nothing is chosen.
+    released : dict
+        Seed of a run that was made -> what it has released about its most exposed unit; None if it did not end, or
+        has no such unit.
     """
 
     settings: dict[str, Any]
     seeds: list[int] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
     tests: list[float | None] = field(default_factory=list)
+    released: dict[int, tuple[Event, ...] | None] = field(default_factory=dict)
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as ``suite.json`` keeps it."""
+        return {name: value for name, value in vars(self).items() if name != "released"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,23 @@ class Finalist:
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Price:
+    """The privacy of the runs of a search, had each drawn noise of its own.
+
+    Attributes
+    ----------
+    runs, unfinished : int
+        Number of private runs, and of those that did not end, which are not in `epsilon`.
+    epsilon : float or None
+        Of all of them and of one reported run of each budget, together; None where it is not known.
+    """
+
+    runs: int
+    unfinished: int
+    epsilon: float | None
+
+
 @dataclass
 class Search:
     """The search of one combination for its settings.
@@ -77,6 +103,8 @@ class Search:
         The number of the trial that is chosen; None if none has a figure.
     finalists : list of Finalist
         What resampled searches choose.
+    price : Price or None
+        The privacy of all runs of its family together; None without privacy.
     """
 
     cells: list[Combination]
@@ -84,6 +112,7 @@ class Search:
     trials: list[Trial] = field(default_factory=list)
     best: int | None = None
     finalists: list[Finalist] = field(default_factory=list)
+    price: Price | None = None
 
     @property
     def run(self) -> RunSpec:

@@ -307,6 +307,14 @@ class Finalist(Shape):
     metrics: dict[Name, dict[Name, Number]] = Field(default_factory=dict)
 
 
+class Price(Shape):
+    """The privacy of the runs of a search."""
+
+    runs: Whole
+    unfinished: Whole
+    epsilon: Epsilon
+
+
 class Search(Shape):
     """A search for settings."""
 
@@ -316,6 +324,7 @@ class Search(Shape):
     finalists: list[Finalist] = Field(default_factory=list)
     epsilon: Epsilon
     distribution: Name | None = None
+    price: Price | None = None
 
     @model_validator(mode="after")
     def _chosen_is_there(self) -> Search:

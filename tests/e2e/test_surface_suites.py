@@ -1,5 +1,6 @@
 """Suites tuned by a surface: what is run, what is chosen, what is kept, and that it can be interrupted."""
 
+import csv
 import json
 
 import pytest
@@ -51,6 +52,11 @@ def suite(folder, *options, out="out", **tune):
 
 def kept(folder, out="out"):
     return json.loads((folder / out / "tuned" / "suite.json").read_text())
+
+
+def by_method(searches):
+    """Return the searches of each method: without privacy, and at both budgets."""
+    return [searches[:3], searches[3:]]
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +137,27 @@ def test_what_was_chosen_is_compared_with_the_reported_runs(finished):
     assert "Reported: selection AUROC of what was chosen, over the reported seeds." in text
     assert "how much better it looked in the search, in points;" in text
     assert "-0.0" not in text and "+0.0" not in text
+
+
+def test_the_price_of_a_search_stands_beside_it(finished):
+    """Both budgets choose by the runs of both, so they have one price, far above what a run costs."""
+    prices = []
+    for plain, *private in by_method(kept(finished)["tuning"]["searches"]):
+        assert "price" not in plain and private[0]["price"] == private[1]["price"]
+        price = private[0]["price"]
+        assert price["runs"] == sum(len(t["seeds"]) for search in private for t in search["trials"])
+        assert price["unfinished"] == 0 and price["epsilon"] > 20
+        prices += [price["epsilon"]] * 2
+    folder = finished / "out" / "tuned"
+    text = (folder / "tuned.md").read_text()
+    assert "Private runs" in text and "were all of them published" in text
+    assert (
+        "The search is not counted in ε: its choice, and the samples that choose, are taken for public."
+        in text
+    )
+    rows = list(csv.DictReader((folder / "tuned.csv").read_text().splitlines()))
+    priced = [float(row["value"]) for row in rows if row["column"] == "ε of all runs" and not row["seed"]]
+    assert sorted(priced) == sorted(prices)
 
 
 def test_a_plan_says_what_it_does_not_know_of_a_search(finished, capsys):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from datasets.federation import Federation
 from harness.config.run import RunSpec
-from harness.config.searches import Search
+from harness.config.searches import Price, Search
 from harness.config.tune import HalvingTune, TuneSpec
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
@@ -16,6 +18,7 @@ from harness.simulation.calibration import calibrated
 from harness.simulation.totals import DryRun
 from privacy.event import Event
 from privacy.individual import largest
+from privacy.joint import Released, joint_epsilon
 from privacy.ledger import Ledger
 from privacy.selection import Selected, selection_epsilon
 
@@ -44,6 +47,37 @@ def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | No
     if any(event.noise is not None for each in events for event in each):
         return Selected(math.inf, "unknown: the cost of a search is proved for Gaussian noise only")
     return selection_epsilon(events, privacy.delta, tune.budget, len(tune.seeds), 1)
+
+
+def price_of(searches: Sequence[Search]) -> Price | None:
+    """Return the privacy of all runs of searches that choose together; None without privacy.
+
+    As their runs follow from each other's figures, no search of theirs is private for less: all their releases
+    compose, with those of a reported run of each budget. Searches pair their runs by sharing noise, so this holds
+    had each run drawn its own.
+    """
+    privacy = searches[0].run.privacy
+    if privacy is None:
+        return None
+    runs = [
+        (trial.released[seed], value)
+        for search in searches
+        for trial in search.trials
+        for seed, value in zip(trial.seeds, trial.values, strict=True)
+        if seed in trial.released
+    ]
+    chosen = [search.trials[search.best].released for search in searches if search.best is not None]
+    reported = [next((events for events in each.values() if events is not None), None) for each in chosen]
+    unfinished = sum(events is None and value is None for events, value in runs)
+    released = [*reported, *(events for events, value in runs if events is not None or value is not None)]
+    known = [Released(events) for events in released if events is not None]
+    price = Price(len(runs), unfinished, None)
+    if len(known) < len(released) or not known or getattr(privacy, "noise_cohort", None) is not None:
+        return price
+    try:
+        return replace(price, epsilon=joint_epsilon(known, privacy.delta).epsilon)
+    except ValueError:  # there is none, as of draws in two ways
+        return price
 
 
 class Releases:

@@ -9,17 +9,19 @@ from functools import partial
 from typing import Any
 
 from harness.config.run import RunSpec
-from harness.config.searches import Search, families
-from harness.config.tune import HalvingTune, SurfaceTune, TuneSpec
+from harness.config.searches import Price, Search, families
+from harness.config.tune import SPLIT, HalvingTune, SurfaceTune, TuneSpec
 from harness.core.registry import Incompatible, UserError
 from harness.executors.tuning.attempt import Attempt
-from harness.executors.tuning.cost import Releases, cost_of
+from harness.executors.tuning.cost import Releases, cost_of, price_of
 from harness.executors.tuning.halving import halve
 from harness.executors.tuning.rungs import climb
+from harness.metrics import ELSEWHERE
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
+from privacy.event import Event
 
 Start = Callable[[Sequence[RunSpec]], None]
 
@@ -41,10 +43,17 @@ def tune_all(searches: Sequence[Search], tune: TuneSpec, store: Store, start: St
     check_measured(searches, tune)
     carry_out = partial(_carry_out, tune, store, start)
     if isinstance(tune, SurfaceTune):
-        climb(families(searches), tune, carry_out)
+        together = families(searches)
+        climb(together, tune, carry_out)
+        groups = [family.searches for family in together]
     else:
         assert isinstance(tune, HalvingTune)
         halve(searches, tune, carry_out)
+        groups = [(search,) for search in searches]
+    for group in groups:
+        price = price_of(group)
+        for search in group:
+            search.price = price
 
 
 def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
@@ -61,15 +70,18 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         run = Simulation.from_setup(
             calibrated(prepare(spec.model_copy(update={"seed": tune.seeds_of(search.algorithm)[0]})))
         )
-        if run.evaluate().metrics.get(tune.measure) is None:
+        metrics = run.evaluate().metrics
+        if metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
                 "strict runs record no figures of selection samples"
                 if strict
                 else "it does not apply to these classes or groups"
             )
+            known = [name for name in ELSEWHERE[SPLIT] if metrics.get(f"{SPLIT}_{name}") is not None]
+            among = f"; known are {', '.join(sorted(known))}" if known else ""
             raise UserError(
-                f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}"
+                f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}{among}"
             )
 
 
@@ -87,19 +99,28 @@ def _carry_out(tune: TuneSpec, store: Store, start: Start, attempts: Sequence[At
         runs[id] = spec
         ids.append(id)
     start(list(runs.values()))
-    ends = {id: metrics_of(store, id) for id in runs}
+    ends = {id: _end_of(store, id) for id in runs}
     for attempt, known in zip(attempts, ids, strict=True):
-        metrics = ends.get(known or "", {})
+        end = ends.get(known or "", {})
+        metrics, events = end.get("metrics", {}), end.get("events")
         attempt.trial.seeds.append(attempt.seed)
         attempt.trial.values.append(metrics.get(tune.measure))
         attempt.trial.tests.append(metrics.get(tune.metric))
+        if known is not None:
+            released = None if events is None else tuple(Event(*event) for event in events)
+            attempt.trial.released[attempt.seed] = released
 
 
 def metrics_of(store: Store, id: str) -> Mapping[str, float]:
     """Return the metrics at the end of a run; none if it has not ended well."""
-    folder = store.folder(id)
-    found: Mapping[str, float] = folder.end()["metrics"] if folder.status == "done" else {}
+    found: Mapping[str, float] = _end_of(store, id).get("metrics", {})
     return found
+
+
+def _end_of(store: Store, id: str) -> Mapping[str, Any]:
+    """Return what a run has written at its end; nothing if it has not ended well."""
+    folder = store.folder(id)
+    return folder.end() if folder.status == "done" else {}
 
 
 def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]]:
@@ -107,7 +128,7 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
 
     ``epsilon`` is the privacy of a search and of a run with what it has chosen, were the number of settings drawn
     from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection. It needs
-    independent runs, and is None where they share their draws.
+    independent runs, and is None where they share their draws. ``price`` is that of all runs of a family (`Price`).
     """
     releases, found = Releases(), []
     for search in searches:
@@ -115,11 +136,22 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
         found.append(
             {
                 "paths": list(search.paths),
-                "trials": [asdict(trial) for trial in search.trials],
+                "trials": [trial.stored() for trial in search.trials],
                 "chosen": search.best,
                 **({"finalists": [asdict(one) for one in search.finalists]} if search.finalists else {}),
-                "epsilon": None if cost is None else "inf" if math.isinf(cost.epsilon) else cost.epsilon,
+                "epsilon": None if cost is None else _number(cost.epsilon),
                 "distribution": None if cost is None else cost.distribution,
+                **({"price": _stored(search.price)} if search.price is not None else {}),
             }
         )
     return found
+
+
+def _stored(price: Price) -> dict[str, Any]:
+    """Return a price as JSON holds it."""
+    return {**asdict(price), "epsilon": None if price.epsilon is None else _number(price.epsilon)}
+
+
+def _number(epsilon: float) -> float | str:
+    """Return an epsilon as JSON holds it, which lacks infinity."""
+    return "inf" if math.isinf(epsilon) else epsilon

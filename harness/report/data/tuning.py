@@ -34,6 +34,12 @@ class Searched:
         return own
 
     @property
+    def price(self) -> Mapping[str, Any] | None:
+        """The privacy of all runs of the search; None without privacy, and in records of earlier versions."""
+        own: Mapping[str, Any] | None = self.found.get("price")
+        return own
+
+    @property
     def chosen(self) -> Mapping[str, Any] | None:
         """The trial that won; None if none had figures."""
         number = self.found["chosen"]

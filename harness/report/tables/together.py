@@ -61,14 +61,14 @@ def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
                 Released(_events(events), *_stream(row, seed, draws)) for row, seed, draws, events in runs
             ]
             epsilon = joint_epsilon(releases, delta).epsilon
-            yield f"{who}: ε = {quantity(_upward(epsilon), DIGITS)} at δ = {delta:g}{f' ({note})' if note else ''}."
+            yield f"{who}: ε = {quantity(upward(epsilon), DIGITS)} at δ = {delta:g}{f' ({note})' if note else ''}."
             return
         except ValueError as error:
             why = str(error)
     yield f"{who}: ε is not given: {why}{f' ({note})' if note else ''}."
 
 
-def _upward(epsilon: float) -> float:
+def upward(epsilon: float) -> float:
     """Return an epsilon rounded up, as it is a bound."""
     if not 0 < epsilon < math.inf:
         return epsilon

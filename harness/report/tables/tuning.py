@@ -21,13 +21,16 @@ from harness.report.tables.text import (
     without_section,
     words,
 )
+from harness.report.tables.together import upward
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
+RUNS, PRICE = "Private runs", "ε of all runs"
 REPORTED, CURSE, ALSO = "Reported", "Curse", "Other choice"
+UNCOUNTED = "The search is not counted in ε: its choice, and the samples that choose, are taken for public."
 UNTOLD = ("seed", "eval_every", "privacy")  # sections that name no search; its budget does
 
 
@@ -45,10 +48,11 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     by_surface = "repeats" in tune
     sizes = [] if by_surface else sorted({size for size in SIZES if size < tune["budget"]} | {tune["budget"]})
     private = any(search.found["epsilon"] is not None for search in found)
-    names = _names(found)
+    priced = any(search.price is not None for search in found)
+    names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(_settings(search), {}, "")
+        places[name, "Chosen"] = Place(settings_of(search), {}, "")
         if (sought := search.mean) is not None:
             places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed, "")
         reported = search.cells[0].values(measure)
@@ -60,12 +64,16 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
             places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
         places[name, ALSO] = Place(_also(search), {}, "")
         places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
+        if (price := search.price) is not None:
+            places[name, RUNS] = Place(_runs(price), {}, "", price["runs"])
+            places[name, PRICE] = _price(price["epsilon"])
         places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
     columns = (
         *("Chosen", words(measure), REPORTED, CURSE),
         *(f"Best of {size}" for size in sizes),
         *([ALSO] * by_surface),
         "Failed",
+        *([RUNS, PRICE] * priced),
         *([COST] * private),
     )
     title = f"What tuning chose: {suite}" if suite else "What tuning chose"
@@ -74,7 +82,9 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         f"{REPORTED}: {in_sentence(measure)} of what was chosen, over the reported seeds. {CURSE}: how much better "
         f"it looked in the search{', in points' if in_points(metric) else ''}; what is far above 0 was chosen by "
         "luck.",
-        *([_of_cost(tune["budget"])] if private else ["The search is not counted in ε."]),
+        UNCOUNTED,
+        *([_of_price(found, by_surface)] if priced else []),
+        *([_of_cost(tune["budget"])] if private else []),
     ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
 
@@ -102,10 +112,37 @@ def _of_halving(tune: Mapping[str, Any], measure: str) -> list[str]:
     ]
 
 
+def _of_price(found: Sequence[Searched], by_surface: bool) -> str:
+    """Return what the price of a search means."""
+    whose = "at all budgets of the method" if by_surface else "of the row"
+    unfinished = any(search.price is not None and search.price["unfinished"] for search in found)
+    return (
+        f"{RUNS}: those of the search {whose}"
+        f"{', with those that did not finish, which the next column lacks' if unfinished else ''}. {PRICE}: what "
+        "they and a reported run of each budget would release together, were all of them published, about a unit "
+        "as exposed in each as its most exposed one"
+        f"{', and had each drawn noise of its own; to be compared in pairs they share it' if by_surface else ''}."
+    )
+
+
+def _runs(price: Mapping[str, Any]) -> str:
+    """Return how many private runs a search took."""
+    unfinished = f" ({price['unfinished']:,} unfinished)" if price["unfinished"] else ""
+    return f"{price['runs']:,}{unfinished}"
+
+
+def _price(epsilon: float | str | None) -> Place:
+    """Return the epsilon of all runs of a search, rounded up, as it is a bound."""
+    if epsilon is None:
+        return Place("not known", {}, "")
+    value = float(epsilon)
+    return Place(quantity(upward(value), 3), {}, "", value)
+
+
 def _of_cost(budget: int) -> str:
     """Return what the cost of a search means."""
     return (
-        f"The search is not counted in ε. {COST}: were settings drawn independently at random, their number from "
+        f"{COST}: were settings drawn independently at random, their number from "
         f"a logarithmic, geometric or Poisson distribution of mean {budget}, each run with all seeds, and the "
         "figures that choose public (Papernot and Steinke 2022)."
     )
@@ -124,7 +161,7 @@ def _also(search: Searched) -> str:
     return f"{sum(others):.0%} ({len(others)})" if others else ""
 
 
-def _names(found: Sequence[Searched]) -> list[str]:
+def names_of(found: Sequence[Searched]) -> list[str]:
     """Return a name for every search: the algorithm and what tells it from the algorithm's other searches."""
     members: dict[int, tuple[str, list[str]]] = {}
     mechanisms = {_mechanism(search.cells[0]) for search in found} - {""}
@@ -154,7 +191,8 @@ def _mechanism(cell: Cell) -> str:
     return "/".join(filter(None, parts))
 
 
-def _settings(search: Searched) -> str:
+def settings_of(search: Searched) -> str:
+    """Return the settings that a search chose, in one line."""
     if search.chosen is None:
         return "none had figures"
     given = search.chosen["settings"].items()

@@ -187,6 +187,15 @@ def test_a_search_from_python_tells_what_it_chose(tmp_path):
     assert list(made.chosen()["algorithm.lr"]) == [0.1, 0.1] and made.ends == {"done": 2}
 
 
+@pytest.mark.slow
+def test_a_search_from_python_has_the_ranges_of_the_command(tmp_path):
+    made = harness.tune(
+        SPEC, out=tmp_path, search={"budget": 1, "repeats": [1, 1, 1]}, over={"seed": [0]}, progress=False
+    )
+    assert {"algorithm.lr", "algorithm.local_steps", "rounds"} < set(made.chosen())
+    assert made.records[0].spec["partition"]["selection"] == 0.2
+
+
 def test_a_recommendation_from_python_says_what_excludes(tmp_path):
     made = harness.sweep(SPEC, {"algorithm.lr": [1e-6, 0.1], "seed": range(2)}, tmp_path, progress=False)
     board = made.leaderboard()

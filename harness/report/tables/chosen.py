@@ -1,0 +1,106 @@
+"""The settings that searches chose: a row of figures, and a file to run them with, for every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from harness.config.recorded import essential
+from harness.core.registry import counted
+from harness.report.data.procedure import choices_of, procedure_interval
+from harness.report.data.results import Cell
+from harness.report.data.statistics import paired_statistics
+from harness.report.data.tuning import Searched, searched
+from harness.report.tables.pivot import value_text
+from harness.report.tables.text import words
+from harness.report.tables.tuning import names_of, settings_of
+from harness.storage.files import safe_name, write_text
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A cell with the settings that a search chose.
+
+    Attributes
+    ----------
+    name : str
+        Its algorithm, and what tells it from other cells.
+    search : Searched
+        The search.
+    """
+
+    name: str
+    search: Searched
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return self.search.cells[0]
+
+    def row(self) -> dict[str, str]:
+        """Return what was chosen, the mean over reported seeds, and its two intervals."""
+        metric = self.search.tune["metric"]
+        figures = self.cell.values(metric)
+        row = {"": self.name, "chosen": settings_of(self.search)}
+        if not figures:
+            return row
+        (mean, half, low, high, *_) = paired_statistics([list(figures.values())])[0]
+        if low is None and half is not None:
+            low, high = mean - half, mean + half
+        return row | {
+            words(metric): value_text(mean, metric),
+            OVER_SEEDS: _interval((low, high), metric),
+            OVER_SEARCHES: _interval(
+                procedure_interval(choices_of(self.cell, metric), key=self.cell.key), metric
+            ),
+            "seeds": str(len(figures)),
+        }
+
+    def run_file(self) -> str | None:
+        """Return the run file of the first reported seed; None if nothing was chosen."""
+        record = self.cell.records[0]
+        if record.id is None or self.search.chosen is None:
+            return None
+        tune, figure = self.search.tune, self.row()
+        heading = [f"{name} {text}" for name, text in figure.items() if name not in ("", "chosen", "seeds")]
+        number = counted(len(self.search.found["trials"]), "setting")
+        comment = [
+            f"{self.name}: the best of {number} by {words(tune['metric'])} on the selection samples.",
+            f"Over {figure.get('seeds', '0')} seeds: {', '.join(heading)}.",
+            "partition.selection holds these samples out of training and test; without it, figures differ.",
+        ]
+        spec = yaml.safe_dump(essential(record.spec), sort_keys=False, allow_unicode=True)
+        return "".join(f"# {line}\n" for line in comment) + spec
+
+
+def choices(records: Iterable[RunRecord]) -> list[Choice]:
+    """Return the choice of every cell of tuned suites."""
+    each = [Searched((cell,), search.found) for search in searched(records) for cell in search.cells]
+    return [Choice(name, search) for name, search in zip(names_of(each), each, strict=True)]
+
+
+def write_run_files(chosen: Iterable[Choice], folder: Path) -> dict[str, Path]:
+    """Write a run file for each choice that has one, and return them by the names of the choices."""
+    files = {}
+    for choice in chosen:
+        if (content := choice.run_file()) is not None:
+            files[choice.name] = folder / f"chosen-{safe_name(choice.name.replace('ε=', 'epsilon-'))}.yaml"
+            write_text(files[choice.name], content)
+    return files
+
+
+def _interval(ends: tuple[float | None, float | None] | None, metric: str) -> str:
+    """Return an interval in the format of a metric; empty where it is not known."""
+    low, high = ends or (None, None)
+    if low is None or high is None:
+        return ""
+    return f"[{value_text(low, metric)}, {value_text(high, metric)}]"
