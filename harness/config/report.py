@@ -23,7 +23,7 @@ from harness.storage.store import Store
 
 #: Field of the section -> field of `ReportSpec`.
 FIELDS = {
-    **{name: name for name in ("by", "baseline", "target", "curves", "along", "overview", "chosen")},
+    **{name: name for name in ("by", "baseline", "target", "curves", "along", "overview", "chosen", "same")},
     **{"pivot": "pivots", "select": "choice"},
 }
 AGAINST = ("round", "bytes")
@@ -226,6 +226,22 @@ Curves = Annotated[tuple[Annotated[tuple[str, str], BeforeValidator(_curve)], ..
 Setting = Annotated[str, AfterValidator(_setting)]
 
 
+def _names(value: Any) -> Any:
+    """Read the names of one method: two or more, none twice."""
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise UserError(
+            f"report.same: lists of names of one method, as [fedavg, fednova]; given {shown(value)}"
+        )
+    if len(set(value)) < max(2, len(value)):
+        raise UserError(f"report.same: two or more different names of one method, given {shown(value)}")
+    return value
+
+
+Namesakes = Annotated[
+    tuple[Annotated[tuple[str, ...], BeforeValidator(_names)], ...], BeforeValidator(_lists)
+]
+
+
 @dataclass(frozen=True)
 class ReportSpec:
     """Settings of a report.
@@ -250,6 +266,9 @@ class ReportSpec:
         Measures to map over all algorithms, budgets and pruning ratios.
     chosen : tuple of str
         Settings that somebody chose for every row by itself: rows are compared though they differ in these.
+    same : tuple of tuple of str
+        Algorithms that are the same method under several names: what their rows differ by is what a table cannot
+        tell apart.
     system : System or None
         Network and device to price rounds by; an option of commands, not kept with a suite.
     figures : tuple of str
@@ -272,6 +291,7 @@ class ReportSpec:
     along: Setting | None = None
     overview: tuple[str, ...] = ()
     chosen: tuple[Setting, ...] = ()
+    same: Namesakes = ()
     system: System | None = None
     figures: tuple[str, ...] = ("png",)
     style: str | None = None
@@ -299,6 +319,7 @@ class ReportSpec:
             "along": self.along,
             "overview": list(self.overview),
             "chosen": list(self.chosen),
+            "same": [list(names) for names in self.same],
         }
 
 

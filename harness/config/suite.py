@@ -28,6 +28,7 @@
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
       overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
       chosen: [algorithm.lr, rounds]   # settings chosen for every row by itself; rows are compared all the same
+      same: [[fedavg, fednova]]        # one method under two names: what the report cannot tell apart
       along: compression               # runs that differ only in this section or setting share a panel
 """
 

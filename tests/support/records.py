@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.storage.store import RunRecord
@@ -102,3 +104,23 @@ def done(spec: dict[str, Any], *rounds: dict[str, Any], suite: str = "tiny", **m
 def undone(spec: dict[str, Any], status: str, reason: str | None = None) -> RunRecord:
     """Return a run that has no final figures."""
     return RunRecord(None if status == "skipped" else "x", "tiny", "smoke", spec, status, reason, "", [])
+
+
+def searched(
+    records: Sequence[RunRecord],
+    finalists: Sequence[tuple[float, Sequence[float]]] = (),
+    metric: str = "accuracy",
+) -> list[RunRecord]:
+    """Return the runs of a cell, seed by seed, as those of a search by a surface.
+
+    ``finalists`` are what resampled searches choose besides: share, and the metric of each seed.
+    """
+    others = [
+        {"trial": number, "share": share, "metrics": {str(s): {metric: v} for s, v in enumerate(values)}}
+        for number, (share, values) in enumerate(finalists, 1)
+    ]
+    own = {"trial": 0, "share": 1 - sum(share for share, _ in finalists), "metrics": {}}
+    trials = [{"settings": {}, "values": [0.5], "tests": [0.5]} for _ in range(1 + len(others))]
+    tune = {"metric": metric, "repeats": [1, 2, 4], "budget": 24, "finalists": 2}
+    search = {"number": 0, "paths": [], "chosen": 0, "epsilon": None, "tune": tune, "trials": trials}
+    return [replace(record, search={**search, "finalists": [own, *others]}) for record in records]

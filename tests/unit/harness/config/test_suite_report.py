@@ -60,6 +60,10 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"overview": "accuracy"}, "report.overview: a list is needed, given 'accuracy'"),
         ({"chosen": "rounds"}, "report.chosen: a list is needed, given 'rounds'"),
         ({"chosen": ["algorithm.lr", "round"]}, "section of a run 'round'.*'rounds'"),
+        ({"same": "fedavg"}, "report.same.*list.*given 'fedavg'"),
+        ({"same": [["fedavg"]]}, r"report.same: two or more different names.*\['fedavg'\]"),
+        ({"same": [["fedavg", "fedavg"]]}, "report.same: two or more different names"),
+        ({"same": [["fedavg", 5]]}, "report.same: lists of names of one method"),
         ({"overview": ["accurady"]}, "measure to draw 'accurady'.*'accuracy'"),
         ({"by": "accurady"}, "measure to rank by 'accurady'.*'accuracy'"),
         ({"by": 5}, "report.by"),
@@ -84,6 +88,7 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         along="compression",
         overview=["accuracy"],
         chosen=["rounds"],
+        same=["fedavg", "fednova"],
         select={
             "by": "accuracy",
             "near": {"loss": 0.1},
@@ -102,6 +107,7 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         "along",
         "overview",
         "chosen",
+        "same",
     ]
     assert stored["pivot"] == [["seed", "algorithm.lr"], ["seed", "rounds", "bytes_to_target"]]
     assert read_report(stored) == spec and read_stored(stored | {"command": "again", "metrics": {}}) == spec
