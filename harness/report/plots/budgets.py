@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from harness.report.data.budgets import Budget, budget_of, protection_of
 from harness.report.data.results import Cell, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # kinds of budgets in a spec
 FEWEST = 2  # finite budgets that make a line
-
-
-class Budget(NamedTuple):
-    """A requested budget: the kind of epsilon and its value, infinite without privacy."""
-
-    kind: str
-    epsilon: float
 
 
 def accuracy_against_epsilon(
@@ -96,15 +89,6 @@ def accuracy_against_epsilon(
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
-def budget_of(cell: Cell) -> Budget:
-    """Return a cell's requested budget."""
-    privacy = cell.spec.get("privacy") or {}
-    for kind in ASKED:
-        if privacy.get(kind) is not None:
-            return Budget(kind, float(privacy[kind]))
-    return Budget("", math.inf)
-
-
 def _budgets(panel: Panel) -> list[Budget]:
     """Return a panel's budgets of the most frequent kind in ascending order, no privacy last."""
     budgets = [budget_of(cell) for cell in panel.cells]
@@ -120,20 +104,13 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     cells = (cell for cell in panel.cells if budget_of(cell) in budgets)
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for key, members in grouped(cells, lambda cell: settings_beside(cell, "privacy")).items():
-        ways = grouped(members, _way)  # every way to protect ends without privacy
+        ways = grouped(members, protection_of)  # every way to protect ends without privacy
         plain = ways.pop((), [])
         lines |= {key + way: cells + plain for way, cells in ways.items()} if ways else {key: plain}
     bent = {members[0].algorithm for members in lines.values() if len(members) > 1}
     return {
         key: members for key, members in lines.items() if len(members) > 1 or members[0].algorithm not in bent
     }
-
-
-def _way(cell: Cell) -> tuple[str, ...]:
-    """Return how a cell is protected, apart from how much; empty without privacy."""
-    privacy = cell.spec.get("privacy") or {}
-    names = ("unit", "placement", "sampling", "adjacency", "mechanism", "noise_cohort")
-    return tuple(f"privacy.{name}={privacy[name]}" for name in names if privacy.get(name) is not None)
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
+from harness.report.data.budgets import budget_of
 from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
-from harness.report.plots.budgets import budget_of
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
     distinguishing,
