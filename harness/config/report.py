@@ -6,7 +6,7 @@ in ``suite.json``, overridden by command options and passed to `harness.report`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -302,6 +302,18 @@ class ReportSpec:
             check_measure("measure to reach", self.target.measure)
         for measure in (*self.overview, *(measure for measure, _ in self.curves)):
             check_measure("measure to draw", measure)
+
+    def check_namesakes(self, algorithms: Collection[str]) -> None:
+        """Refuse names of `same` that a suite does not run.
+
+        Raises
+        ------
+        UserError
+            With the nearest name that it runs.
+        """
+        for name in (name for names in self.same for name in names):
+            if name not in algorithms:
+                raise unknown("algorithm of report.same", name, algorithms)
 
     def stored(self) -> dict[str, Any]:
         """Return the settings as ``suite.json`` keeps them; `read_report` reads them."""

@@ -180,8 +180,10 @@ def make_suite(
     blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
-    name = checked_name(content.get("suite", name))
-    return Suite(name, str(file.title or name), profile, expanded, read_report(file.report), tune)
+    name, report = checked_name(content.get("suite", name)), read_report(file.report)
+    if not instead:  # which may leave an algorithm out
+        report.check_namesakes({str(combination.parts.algorithm["name"]) for combination in expanded})
+    return Suite(name, str(file.title or name), profile, expanded, report, tune)
 
 
 def checked_name(name: Any) -> str:

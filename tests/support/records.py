@@ -9,6 +9,8 @@ from typing import Any
 from harness.storage.store import RunRecord
 
 SOURCE = "adult from a made-up source"
+#: What ten seeds are off their mean.
+JITTER = (0.001, -0.001, 0.002, -0.002, 0.0015, -0.0015, 0.0005, -0.0005, 0.001, -0.001)
 
 
 def spec(
@@ -110,6 +112,7 @@ def searched(
     records: Sequence[RunRecord],
     finalists: Sequence[tuple[float, Sequence[float]]] = (),
     metric: str = "accuracy",
+    number: int = 0,
 ) -> list[RunRecord]:
     """Return the runs of a cell, seed by seed, as those of a search by a surface.
 
@@ -120,7 +123,9 @@ def searched(
         for number, (share, values) in enumerate(finalists, 1)
     ]
     own = {"trial": 0, "share": 1 - sum(share for share, _ in finalists), "metrics": {}}
-    trials = [{"settings": {}, "values": [0.5], "tests": [0.5]} for _ in range(1 + len(others))]
+    trials = [
+        {"settings": {}, "values": [0.5], "tests": [0.5], "seeds": [100]} for _ in range(1 + len(others))
+    ]
     tune = {"metric": metric, "repeats": [1, 2, 4], "budget": 24, "finalists": 2}
-    search = {"number": 0, "paths": [], "chosen": 0, "epsilon": None, "tune": tune, "trials": trials}
+    search = {"number": number, "paths": [], "chosen": 0, "epsilon": None, "tune": tune, "trials": trials}
     return [replace(record, search={**search, "finalists": [own, *others]}) for record in records]

@@ -27,7 +27,7 @@ from harness.report.data.comparison import comparison, gaps, refuse_ranks, relat
 from harness.report.data.identity import known_versions, plugged
 from harness.report.data.procedure import Procedures
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
-from harness.report.data.resolution import Resolution, check_namesakes
+from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped, telling_settings
 from harness.report.data.specs import (
     clients,
@@ -112,7 +112,7 @@ def leaderboard(
     Raises
     ------
     UserError
-        If `by`, `baseline`, the target's measure or a name of ``report.same`` is unknown.
+        If `by`, `baseline` or the target's measure is unknown.
     """
     check_measure("measure to rank by", by)
     if target is not None:
@@ -122,7 +122,6 @@ def leaderboard(
     algorithms = {cell.algorithm for cell in cells}
     if baseline is not None and baseline not in algorithms:
         raise unknown("baseline", baseline, algorithms)
-    check_namesakes(cells)
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
@@ -353,12 +352,12 @@ def _reasons(records: Iterable[RunRecord]) -> str | None:
 
 
 def _ranks(cells: Sequence[Cell], means: pd.Series[Any], resolution: Resolution) -> pd.Series[Any]:
-    """Return the ranks within each task: 1 + the number of cells that are better, and told apart."""
+    """Return the ranks within each task."""
     ranks: pd.Series[Any] = pd.Series(None, index=means.index, dtype="Int64")
     known = [cell for cell in cells if pd.notna(means[cell.key])]
     for rivals in grouped(known, lambda cell: cell.task).values():
         keys = [cell.key for cell in rivals]
-        ranks[keys] = 1 + resolution.better(rivals, means[keys].tolist()).sum(0)
+        ranks[keys] = resolution.ranks(rivals, means[keys].tolist())
     return ranks
 
 

@@ -66,7 +66,7 @@ class Ranks:
 
 def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     """Return the ranks over federations; None with fewer than two tasks or three methods that they share."""
-    names = _names(cells)
+    names = method_names(cells)
     # Federation and task -> method -> what chooses among its settings, and the losses of the best one.
     blocks: dict[tuple[str, str], dict[str, tuple[float, dict[int, float]]]] = {}
     sign = -1 if better_is_higher(by) else 1
@@ -115,8 +115,8 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     )
 
 
-def _names(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return cell -> its method."""
+def method_names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return cell -> its method: the algorithm, with the model where it has several."""
     models: dict[str, set[str]] = {}
     for cell in cells:
         models.setdefault(cell.algorithm, set()).add(part_name(cell.spec.get("model")) or "")
@@ -126,6 +126,12 @@ def _names(cells: Sequence[Cell]) -> dict[str, str]:
         else f"{cell.algorithm} {part_name(cell.spec.get('model')) or ''}".strip()
         for cell in cells
     }
+
+
+def best_setting(cells: Sequence[Cell], by: str) -> Cell:
+    """Return the best of a method's settings, by what chooses; the first of equal ones."""
+    sign = -1 if better_is_higher(by) else 1
+    return min(cells, key=lambda cell: _score(cell, {s: sign * v for s, v in cell.values(by).items()}))
 
 
 def _score(cell: Cell, values: Mapping[int, float]) -> float:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.registry import UserError, unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD, RIVALS
 from harness.report.data.procedure import Interval, Procedures, searches
@@ -102,15 +101,20 @@ class Resolution:
         difference = _mean(cell, self.measure) - _mean(other, self.measure)
         return abs(difference) > self.of(cell, other) and not self._may_be_luck(cell, other)
 
-    def better(self, cells: Sequence[Cell], means: Sequence[float]) -> NDArray[np.bool_]:
-        """Return which of some cells are better than which, as `apart` tells them: ``[i, j]`` if i is than j."""
+    def ranks(self, cells: Sequence[Cell], means: Sequence[float]) -> NDArray[np.int64]:
+        """Return the ranks of cells by their means: one more than the number of cells that are better and `apart`.
+
+        Cells of a coarser resolution are told from fewer, so a rank is also none behind that of a worse mean.
+        """
         sign = 1 if better_is_higher(self.measure) else -1
         figures, least = sign * np.array(means), np.array([self._of(cell) for cell in cells])
         with np.errstate(invalid="ignore"):  # of two infinite figures neither is better
             better: NDArray[np.bool_] = figures[:, None] - figures > np.maximum(least[:, None], least)
         for i, j in np.argwhere(better):
             better[i, j] = not self._may_be_luck(cells[i], cells[j])
-        return better
+        ranks = 1 + better.sum(0)
+        least_behind: NDArray[np.int64] = np.where(figures <= figures[:, None], ranks, len(cells)).min(1)
+        return least_behind
 
     def _may_be_luck(self, cell: Cell, other: Cell) -> bool:
         """Whether other searches could have turned a difference around."""
@@ -118,26 +122,6 @@ class Resolution:
             return False
         interval = self.procedures.difference(cell, other)
         return interval is not None and interval[0] <= 0 <= interval[1]
-
-
-def check_namesakes(cells: Iterable[Cell]) -> None:
-    """Refuse names of ``report.same`` that no row has, and those that never meet in one setting.
-
-    Raises
-    ------
-    UserError
-        With the nearest name that there is.
-    """
-    for members in grouped(cells, lambda cell: cell.suite).values():
-        settings: dict[str, set[str]] = {}
-        for cell in members:
-            settings.setdefault(cell.algorithm, set()).add(cell.shared_key(("algorithm",)))
-        for names in members[0].records[0].same:
-            for name in names:
-                if name not in settings:
-                    raise unknown("algorithm of report.same", name, settings)
-            if all(settings[one].isdisjoint(settings[other]) for one, other in combinations(names, 2)):
-                raise UserError(f"report.same: no two of {', '.join(names)} have rows in the same setting")
 
 
 def difference_interval(cell: Cell, other: Cell, procedures: Procedures, measure: str) -> Interval | None:

@@ -17,7 +17,18 @@ BASE = {
 
 
 def suite(**report):
-    return make_suite({"base": BASE, "report": report}, "smoke").report
+    return make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg", "fednova"]}, "report": report}).report
+
+
+def test_names_of_one_method_are_those_of_algorithms_that_run():
+    assert suite(same=["fedavg", "fednova"]).same == (("fedavg", "fednova"),)
+    assert suite(same=[["fednova", "fedavg"]]).same == (("fednova", "fedavg"),)
+    with pytest.raises(UserError, match=r"algorithm of report\.same 'fednoav'\. Did you mean 'fednova'"):
+        suite(same=[["fedavg", "fednoav"]])
+    with pytest.raises(UserError, match=r"algorithm of report\.same 'ditto'"):
+        suite(same=[["fedavg", "ditto"]])
+    content = {"base": BASE, "report": {"same": [["fedavg", "fednova"]]}}
+    assert len(make_suite(content, instead={"algorithm": ["fedavg"]}).combinations) == 1
 
 
 def test_a_target_and_one_or_several_pivots_are_read():
