@@ -96,7 +96,7 @@ class Procedures:
         """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
         key = cell.key, seeds
         if key not in self._draws:
-            self._draws[key] = _draws(self._choices_of(cell), seeds, cell.key)
+            self._draws[key] = draw_means(self._choices_of(cell), seeds, cell.key)
         return self._draws[key]
 
     def mean(self, cell: Cell) -> Interval | None:
@@ -148,9 +148,9 @@ def procedure_interval(
     seeds = sorted(set.intersection(*known)) if known else []
     if len(seeds) < FEWEST:
         return None
-    draws = _draws(choices, seeds, f"{key} row")
+    draws = draw_means(choices, seeds, f"{key} row")
     if baseline:
-        draws = draws - _draws(baseline, seeds, f"{key} baseline")
+        draws = draws - draw_means(baseline, seeds, f"{key} baseline")
     return _ends(draws, len(seeds))
 
 
@@ -161,7 +161,7 @@ def _ends(draws: Array, seeds: int) -> Interval:
     return float(low), float(high)
 
 
-def _draws(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Array:
+def draw_means(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Array:
     """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
     shares = np.array([choice.share for choice in choices])
     which = rng.numpy_stream(0, "procedure", key).choice(len(choices), RESAMPLES, p=shares / shares.sum())

@@ -18,7 +18,7 @@ from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
 from harness.report.plots.every import PICTURES, draw_all
-from harness.report.tables.certainty import certainty_tables, inversion_sentences
+from harness.report.tables.certainty import certainty_tables, inversion_sentences, rank_sentences
 from harness.report.tables.clients import by_client
 from harness.report.tables.columns import (
     UNDONE,
@@ -116,8 +116,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_text(files_by_name["leaderboard.csv"], csv_text(board.frame))
-    above, inverted = certainty_tables(results, board, spec.by), inversion_sentences(results.cells)
-    write_text(files_by_name["leaderboard.md"], markdown_text(board, above=above, also=inverted))
+    above = certainty_tables(results, board, spec.by)
+    limits = [*inversion_sentences(results.cells), *rank_sentences(results.cells, spec.by)]
+    write_text(files_by_name["leaderboard.md"], markdown_text(board, above=above, also=limits))
     files_by_picture = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     files_by_name |= _write_grids(tables, folder)
@@ -135,6 +136,7 @@ def write_report(
     write_page(
         *(results, board, pictures, page),
         above=above,
+        limits=limits,
         grids=all_grids,
         commands=commands,
         provenance=provenance,
@@ -171,6 +173,7 @@ def write_page(
     path: Path,
     *,
     above: Sequence[Grid] = (),
+    limits: Sequence[str] = (),
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -192,6 +195,8 @@ def write_page(
         The HTML file to write.
     above : Sequence[Grid]
         Tables above the leaderboard.
+    limits : Sequence[str]
+        Sentences below it on what it does not show.
     grids : Sequence[Grid]
         Tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
@@ -211,7 +216,7 @@ def write_page(
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
-        inverted=inversion_sentences(results.cells),
+        limits=limits,
         reasons=reasons(frame),
         exposed=exposure(frame),
         together=together(frame),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
+from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher, described
 from harness.report.data.best import level_with_best
@@ -13,7 +14,7 @@ from harness.report.data.comparison import RIVALS
 from harness.report.data.inversions import Inversion, inversions
 from harness.report.data.leaderboard import model_for
 from harness.report.data.procedure import Interval
-from harness.report.data.ranks import best_setting, method_names
+from harness.report.data.ranks import Ranks, best_setting, method_names, ranks_by_kind
 from harness.report.data.resolution import Namesakes, Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import part_name
@@ -142,6 +143,29 @@ def inversion_sentences(cells: Iterable[Cell]) -> list[str]:
     texts = [_inverted(inversion) for inversion in found[:MOST_INVERSIONS]]
     rest = [f"{len(found) - len(texts)} more"] if len(found) > len(texts) else []
     return [f"{start}: {'; '.join([*texts, *rest]) or 'none'}."]
+
+
+def rank_sentences(cells: Sequence[Cell], by: str) -> list[str]:
+    """Return of which methods there are no ranks, as none is told from another."""
+    return [
+        f"No ranks of methods that train {kind[0].lower()}{kind[1:]}: none of {len(result.methods)} is told from "
+        f"another over {counted(result.federations, 'federation')} ({critical_text(result)})."
+        for kind, result in ranks_by_kind(cells, by).items()
+        if not result.distinct
+    ]
+
+
+def critical_text(result: Ranks) -> str:
+    """Return the critical difference of ranks and what it is made of."""
+    parts = {
+        "other federations": result.of_federations,
+        "other searches and seeds": result.of_searches,
+        "one method under two names": result.of_namesakes,
+    }
+    texts = [f"{name} {value:.2f}" for name, value in parts.items() if value is not None]
+    if result.critical is None:
+        return "too few seeds and federations for a test"
+    return f"critical difference {result.critical:.2f}, the largest of: {', '.join(texts)}"
 
 
 def _inverted(inversion: Inversion) -> str:
