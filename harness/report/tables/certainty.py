@@ -98,7 +98,7 @@ def _groups(
         rows[row] = _group(level, methods, names, resolution)
     if not rows:
         return []
-    columns = ("Level with the best", "No difference above", words(by), "95 %", "Bytes", "Behind")
+    columns = ("Level with the best", "Differ by", words(by), "95 %", "Bytes", "Behind")
     places = {
         (row, column): Place(text, {}, "")
         for row, texts in rows.items()
@@ -106,7 +106,7 @@ def _groups(
     }
     note = (
         f"Of each method the best setting. {words(by)} and its interval, over searches and seeds, are those of the "
-        "first; the means of the others are no further from it than the difference beside them. Behind: how many "
+        "first; the means of the others are no further from it than they differ by. Behind: how many "
         f"others are behind the first by how much{', in points' if in_points(by) else ''}."
     )
     return [Grid(LEVEL, "task and budget", note, tuple(rows), columns, places)]
