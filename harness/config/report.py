@@ -6,7 +6,7 @@ in ``suite.json``, overridden by command options and passed to `harness.report`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -23,7 +23,7 @@ from harness.storage.store import Store
 
 #: Field of the section -> field of `ReportSpec`.
 FIELDS = {
-    **{name: name for name in ("by", "baseline", "target", "curves", "along", "overview", "chosen")},
+    **{name: name for name in ("by", "baseline", "target", "curves", "along", "overview", "chosen", "same")},
     **{"pivot": "pivots", "select": "choice"},
 }
 AGAINST = ("round", "bytes")
@@ -226,6 +226,22 @@ Curves = Annotated[tuple[Annotated[tuple[str, str], BeforeValidator(_curve)], ..
 Setting = Annotated[str, AfterValidator(_setting)]
 
 
+def _names(value: Any) -> Any:
+    """Read the names of one method: two or more, none twice."""
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise UserError(
+            f"report.same: lists of names of one method, as [fedavg, fednova]; given {shown(value)}"
+        )
+    if len(set(value)) < max(2, len(value)):
+        raise UserError(f"report.same: two or more different names of one method, given {shown(value)}")
+    return value
+
+
+Namesakes = Annotated[
+    tuple[Annotated[tuple[str, ...], BeforeValidator(_names)], ...], BeforeValidator(_lists)
+]
+
+
 @dataclass(frozen=True)
 class ReportSpec:
     """Settings of a report.
@@ -250,6 +266,9 @@ class ReportSpec:
         Measures to map over all algorithms, budgets and pruning ratios.
     chosen : tuple of str
         Settings that somebody chose for every row by itself: rows are compared though they differ in these.
+    same : tuple of tuple of str
+        Algorithms that are the same method under several names: what their rows differ by is what a table cannot
+        tell apart.
     system : System or None
         Network and device to price rounds by; an option of commands, not kept with a suite.
     figures : tuple of str
@@ -272,6 +291,7 @@ class ReportSpec:
     along: Setting | None = None
     overview: tuple[str, ...] = ()
     chosen: tuple[Setting, ...] = ()
+    same: Namesakes = ()
     system: System | None = None
     figures: tuple[str, ...] = ("png",)
     style: str | None = None
@@ -282,6 +302,18 @@ class ReportSpec:
             check_measure("measure to reach", self.target.measure)
         for measure in (*self.overview, *(measure for measure, _ in self.curves)):
             check_measure("measure to draw", measure)
+
+    def check_namesakes(self, algorithms: Collection[str]) -> None:
+        """Refuse names of `same` that a suite does not run.
+
+        Raises
+        ------
+        UserError
+            With the nearest name that it runs.
+        """
+        for name in (name for names in self.same for name in names):
+            if name not in algorithms:
+                raise unknown("algorithm of report.same", name, algorithms)
 
     def stored(self) -> dict[str, Any]:
         """Return the settings as ``suite.json`` keeps them; `read_report` reads them."""
@@ -299,6 +331,7 @@ class ReportSpec:
             "along": self.along,
             "overview": list(self.overview),
             "chosen": list(self.chosen),
+            "same": [list(names) for names in self.same],
         }
 
 

@@ -28,6 +28,7 @@
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
       overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
       chosen: [algorithm.lr, rounds]   # settings chosen for every row by itself; rows are compared all the same
+      same: [[fedavg, fednova]]        # one method under two names: what the report cannot tell apart
       along: compression               # runs that differ only in this section or setting share a panel
 """
 
@@ -179,9 +180,11 @@ def make_suite(
     blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
-    name = checked_name(content.get("suite", name))
+    name, report = checked_name(content.get("suite", name)), read_report(file.report)
+    if not instead:  # which may leave an algorithm out
+        report.check_namesakes({str(combination.parts.algorithm["name"]) for combination in expanded})
     profile = profile if file.profiles else ""
-    return Suite(name, str(file.title or name), profile, expanded, read_report(file.report), tune)
+    return Suite(name, str(file.title or name), profile, expanded, report, tune)
 
 
 def checked_name(name: Any) -> str:

@@ -59,7 +59,8 @@ class Decision(NamedTuple):
     mean : float or None
         Mean over seeds; None if no seed has a value.
     low, high : float or None
-        The 95 % interval: the outer ends of those of t and, from five seeds on, of the BCa bootstrap.
+        The 95 % interval: the one given, or the outer ends of those of t and, from five seeds on, of the BCa
+        bootstrap; no end is nearer to the mean than the resolution.
     seeds : int
         Number of values.
     detectable : float or None
@@ -83,10 +84,16 @@ def judge(
     differences: bool = False,
     up: bool = False,
     down: bool = False,
+    interval: tuple[float, float] | None = None,
+    resolution: float = 0.0,
 ) -> Decision:
     """Return what values, one a seed, decide about a hypothesis.
 
     Fewer than five seeds, and seeds that agree exactly, decide nothing: a rare bad run has not been seen.
+
+    Where a search has chosen settings, another search would have chosen others, and the interval over seeds is too
+    short. Give the interval over searches and seeds, and what one method under two names differs by: columns of the
+    leaderboard have both.
 
     Parameters
     ----------
@@ -99,12 +106,28 @@ def judge(
         that has to be the same run.
     up, down : bool
         Whether true values may be larger, or smaller, than those given; see `verdict`.
+    interval : tuple of float, optional
+        The 95 % interval of the mean, where it is known better than from values over seeds: `paired_procedure_low`
+        and `paired_procedure_high`.
+    resolution : float
+        Difference that means no difference: `resolution`.
+
+    Raises
+    ------
+    UserError
+        If the ends of the interval are not in order, or the resolution is not a number from 0.
 
     Examples
     --------
     >>> judge([0.02, 0.03, 0.02, 0.04, 0.03], Hypothesis(low=0, least=0.01)).verdict
     'held'
     """
+    if interval is not None and not interval[0] <= interval[1]:
+        raise UserError(
+            f"interval: a low and a high end are needed, given {interval[0]:g} and {interval[1]:g}"
+        )
+    if not 0 <= resolution < math.inf:
+        raise UserError(f"resolution: a number from 0 is needed, given {resolution:g}")
     if not values:
         return Decision(None, None, None, 0, None, OPEN)
     (sample,) = paired_statistics([values])
@@ -113,6 +136,8 @@ def judge(
     low, high = sample.mean - sample.half, sample.mean + sample.half
     if sample.low is not None and sample.high is not None:
         low, high = min(low, sample.low), max(high, sample.high)
+    low, high = interval or (low, high)
+    low, high = min(low, sample.mean - resolution), max(high, sample.mean + resolution)
     power = None if hypothesis.within else detectable(sample.seeds) * sample.std
     same = differences and hypothesis.within and not any(values)
     enough = sample.seeds >= FEWEST and (sample.std > 0 or same)

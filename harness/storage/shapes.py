@@ -412,6 +412,7 @@ class ReportSettings(Shape):
     """Settings of a suite's report, which `harness.config.report` reads."""
 
     chosen: list[Name] = Field(default_factory=list)
+    same: list[list[Name]] = Field(default_factory=list)
     metrics: dict[Annotated[str, Field(pattern=r"^\w{1,100}$")], MetricAbout] = Field(default_factory=dict)
 
 

@@ -97,6 +97,8 @@ class RunRecord:
         ``number`` and ``tune``, how it was made; empty if there was none.
     chosen : tuple of str
         Settings chosen for the row of the run by itself, by a search or whoever wrote the suite.
+    same : tuple of tuple of str
+        Names that the suite says are those of one method.
     """
 
     id: str | None
@@ -116,6 +118,7 @@ class RunRecord:
     meta: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
+    same: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         """Return which run it is and how it ended; all of its fields would fill a screen."""
@@ -216,9 +219,10 @@ class Store:
             ids.update(cell["id"] for cell in content["cells"])
             if suite is None and "searches_for" in content:  # its runs are no results
                 continue
-            tuning, chosen = content.get("tuning", {}), content.get("report", {}).get("chosen", ())
+            tuning, report = content.get("tuning", {}), content.get("report", {})
+            of_suite = {"chosen": report.get("chosen", ()), "same": report.get("same", ())}
             for cell in content["cells"]:
-                cell = {**cell, "chosen": chosen}
+                cell = {**cell, **of_suite}
                 if cell.get("search") is not None:
                     number = cell["search"]
                     search = {"number": number, **tuning["searches"][number], "tune": tuning["tune"]}
@@ -288,6 +292,7 @@ class Store:
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
         search = cell.get("search") or {}
         chosen = tuple(search.get("paths", cell.get("chosen", ())))
+        same = tuple(map(tuple, cell.get("same", ())))
         if cell["id"] is None:
             return RunRecord(
                 *(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", []),
@@ -295,6 +300,7 @@ class Store:
                 versions=cell.get("versions", {}),
                 search=search,
                 chosen=chosen,
+                same=same,
             )
         status, reason, end, started, rounds = self.contents(cell)
         plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions
@@ -311,4 +317,5 @@ class Store:
             meta=started.get("meta") or {},
             search=search,
             chosen=chosen,
+            same=same,
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.storage.store import RunRecord
 
 SOURCE = "adult from a made-up source"
+#: What ten seeds are off their mean.
+JITTER = (0.001, -0.001, 0.002, -0.002, 0.0015, -0.0015, 0.0005, -0.0005, 0.001, -0.001)
 
 
 def spec(
@@ -102,3 +106,26 @@ def done(spec: dict[str, Any], *rounds: dict[str, Any], suite: str = "tiny", **m
 def undone(spec: dict[str, Any], status: str, reason: str | None = None) -> RunRecord:
     """Return a run that has no final figures."""
     return RunRecord(None if status == "skipped" else "x", "tiny", "smoke", spec, status, reason, "", [])
+
+
+def searched(
+    records: Sequence[RunRecord],
+    finalists: Sequence[tuple[float, Sequence[float]]] = (),
+    metric: str = "accuracy",
+    number: int = 0,
+) -> list[RunRecord]:
+    """Return the runs of a cell, seed by seed, as those of a search by a surface.
+
+    ``finalists`` are what resampled searches choose besides: share, and the metric of each seed.
+    """
+    others = [
+        {"trial": number, "share": share, "metrics": {str(s): {metric: v} for s, v in enumerate(values)}}
+        for number, (share, values) in enumerate(finalists, 1)
+    ]
+    own = {"trial": 0, "share": 1 - sum(share for share, _ in finalists), "metrics": {}}
+    trials = [
+        {"settings": {}, "values": [0.5], "tests": [0.5], "seeds": [100]} for _ in range(1 + len(others))
+    ]
+    tune = {"metric": metric, "repeats": [1, 2, 4], "budget": 24, "finalists": 2}
+    search = {"number": number, "paths": [], "chosen": 0, "epsilon": None, "tune": tune, "trials": trials}
+    return [replace(record, search={**search, "finalists": [own, *others]}) for record in records]

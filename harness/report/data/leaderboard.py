@@ -25,9 +25,10 @@ from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.identity import known_versions, plugged
-from harness.report.data.procedure import choices_of, procedure_interval
+from harness.report.data.procedure import Procedures
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
-from harness.report.data.results import Cell, Results, telling_settings
+from harness.report.data.resolution import Resolution
+from harness.report.data.results import Cell, Results, grouped, telling_settings
 from harness.report.data.specs import (
     clients,
     data_files,
@@ -58,8 +59,20 @@ OF_RUNS = (
 SYSTEM = {"seconds": "system_seconds", "joules": "system_joules", "waiting": "waiting"}
 #: Kind of a column -> its type in a leaderboard, if not all counts are whole.
 TYPES: dict[str, Any] = {"text": "str", "count": "float64", "number": "float64", "flag": "boolean"}
+LOSS = "loss of a row"  # no column of a leaderboard has spaces
 ORDER = (
-    *("suite", "dataset", "partition", "problem", "task", "rank", "algorithm", "settings", "epsilon_total"),
+    *(
+        "suite",
+        "dataset",
+        "partition",
+        "problem",
+        "task",
+        "rank",
+        LOSS,
+        "algorithm",
+        "settings",
+        "epsilon_total",
+    ),
     *("alpha", "beta", "cell"),
 )
 
@@ -79,8 +92,8 @@ def leaderboard(
         Run records in any order, of one suite or of several.
     by : str
         Measure to rank by: a metric of `harness.metrics` or one of `COSTS`, each in its own direction. Ranks
-        count within a task (suite, data, partition, problem); ties share the smallest rank; cells without the
-        value have no rank.
+        count within a task (suite, data, partition, problem). A row has the rank after all rows that are better
+        and that the table tells from it (`harness.report.data.resolution`); cells without the value have none.
     baseline : str, optional
         Name of an algorithm that every row is compared with over common seeds, see
         `harness.report.data.comparison.comparison`.
@@ -118,11 +131,16 @@ def leaderboard(
     names = [*LEADERBOARD, *extra, *diagnostics]
     frame = pd.concat(parts, axis=1).reindex(columns=names).assign(ranked_by=by)
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
-    frame["rank"] = _ranks(frame["task"], cells, by)
+    resolution = Resolution(cells, by)
+    means = pd.Series([_mean(cell.values(by).values()) for cell in cells], frame.index, dtype="float64")
+    frame["rank"] = _ranks(cells, means, resolution)
+    frame["resolution"] = [resolution.of(cell) or None for cell in cells]
     frame["pareto"] = _pareto(frame, cells)
     if by == "eqopp":
         refuse_ranks(frame)
-    return _typed(frame.astype(object)).sort_values(list(ORDER), na_position="last", ignore_index=True)
+    losses = (-means if better_is_higher(by) else means).where(frame["rank"].notna())  # order equal ranks
+    typed = _typed(frame.astype(object)).assign(**{LOSS: losses})
+    return typed.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
 
 
 def is_of_runs(column: str) -> bool:
@@ -251,9 +269,7 @@ def _search(cell: Cell) -> dict[str, Any]:
     ):  # in records of earlier versions too
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
     fields = {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
-    metric = tune["metric"]
-    interval = procedure_interval(choices_of(cell, metric), key=cell.key) if search.get("finalists") else None
-    low, high = interval or (None, None)
+    low, high = Procedures(tune["metric"]).mean(cell) or (None, None)
     return {**fields, "procedure_low": low, "procedure_high": high}
 
 
@@ -335,12 +351,14 @@ def _reasons(records: Iterable[RunRecord]) -> str | None:
     return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
 
 
-def _ranks(tasks: pd.Series[Any], cells: Sequence[Cell], by: str) -> pd.Series[Any]:
-    """Return the ranks within each task: 1 + the number of cells that are strictly better."""
-    means = [_mean(cell.values(by).values()) for cell in cells]
-    figures: pd.Series[float] = pd.Series(means, index=tasks.index, dtype="float64")
-    ranks = figures.groupby(tasks).rank(method="min", ascending=not better_is_higher(by))
-    return pd.Series(ranks, dtype="Int64")
+def _ranks(cells: Sequence[Cell], means: pd.Series[Any], resolution: Resolution) -> pd.Series[Any]:
+    """Return the ranks within each task."""
+    ranks: pd.Series[Any] = pd.Series(None, index=means.index, dtype="Int64")
+    known = [cell for cell in cells if pd.notna(means[cell.key])]
+    for rivals in grouped(known, lambda cell: cell.task).values():
+        keys = [cell.key for cell in rivals]
+        ranks[keys] = resolution.ranks(rivals, means[keys].tolist())
+    return ranks
 
 
 def _pareto(frame: pd.DataFrame, cells: Sequence[Cell]) -> pd.Series[Any]:

@@ -15,9 +15,10 @@ import scipy
 
 from harness.core import rng
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, FEWEST, RESAMPLES, resamples
+from harness.report.data.statistics import ALPHA, FEWEST, RESAMPLES, Array, resamples
 
 Figures = Mapping[int, float]  # by seed
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,70 @@ def choices_of(cell: Cell, measure: str) -> list[Choice]:
     return choices
 
 
-def procedure_difference(cell: Cell, other: Cell, measure: str) -> tuple[float, float] | None:
+def procedure_difference(cell: Cell, other: Cell, measure: str) -> Interval | None:
     """Return the 95 % interval of the paired difference of two cells over searches and seeds.
 
     None if neither has a search with finalists, or figures are missing.
     """
-    if not any(each.records[0].search.get("finalists") for each in (cell, other)):
-        return None
-    choices = choices_of(cell, measure), choices_of(other, measure)
-    return procedure_interval(*choices, key=f"{cell.key} {other.key}") if all(choices) else None
+    return Procedures(measure).difference(cell, other)
+
+
+class Procedures:
+    """Means of the cells of a table, drawn over searches and seeds; the draws of a cell are made once.
+
+    Two cells choose independently. Seeds that both have are resampled together, as their runs are paired.
+
+    Parameters
+    ----------
+    measure : str
+        What is averaged.
+    """
+
+    def __init__(self, measure: str) -> None:
+        self._measure = measure
+        self._choices: dict[str, list[Choice]] = {}
+        self._draws: dict[tuple[str, tuple[int, ...]], Array] = {}
+
+    def seeds(self, *cells: Cell) -> tuple[int, ...]:
+        """Return the seeds that all settings have that the searches of the cells could have chosen."""
+        choices = [self._choices_of(cell) for cell in cells]
+        if not all(choices):
+            return ()
+        return tuple(sorted(set.intersection(*(set(choice.figures) for own in choices for choice in own))))
+
+    def draws(self, cell: Cell, seeds: tuple[int, ...]) -> Array:
+        """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
+        key = cell.key, seeds
+        if key not in self._draws:
+            self._draws[key] = draw_means(self._choices_of(cell), seeds, cell.key)
+        return self._draws[key]
+
+    def mean(self, cell: Cell) -> Interval | None:
+        """Return the interval of the mean of a cell; None without a search with finalists, or with few seeds."""
+        seeds = self.seeds(cell) if searches(cell) else ()
+        return _ends(self.draws(cell, seeds), len(seeds)) if len(seeds) >= FEWEST else None
+
+    def difference(self, cell: Cell, other: Cell) -> Interval | None:
+        """Return the interval of the difference of two cells, see `procedure_difference`."""
+        seeds = self.seeds(cell, other) if searches(cell) or searches(other) else ()
+        if len(seeds) < FEWEST:
+            return None
+        return _ends(self.draws(cell, seeds) - self.draws(other, seeds), len(seeds))
+
+    def _choices_of(self, cell: Cell) -> list[Choice]:
+        if cell.key not in self._choices:
+            self._choices[cell.key] = choices_of(cell, self._measure)
+        return self._choices[cell.key]
+
+
+def searches(cell: Cell) -> bool:
+    """Return whether it is on record what else the search of a cell could have chosen."""
+    return bool(cell.records[0].search.get("finalists"))
 
 
 def procedure_interval(
     choices: Sequence[Choice], baseline: Sequence[Choice] = (), *, key: str = ""
-) -> tuple[float, float] | None:
+) -> Interval | None:
     """Return the 95 % interval of a mean over searches and seeds; with a baseline, of the paired difference.
 
     The bootstrap's percentiles, expanded for few seeds as an interval of t is (Hesterberg 2015,
@@ -97,20 +148,23 @@ def procedure_interval(
     seeds = sorted(set.intersection(*known)) if known else []
     if len(seeds) < FEWEST:
         return None
-    draws = _draws(choices, seeds, f"{key} row")
+    draws = draw_means(choices, seeds, f"{key} row")
     if baseline:
-        draws = draws - _draws(baseline, seeds, f"{key} baseline")
-    reach = float(scipy.special.stdtrit(len(seeds) - 1, 1 - ALPHA / 2)) * math.sqrt(
-        len(seeds) / (len(seeds) - 1)
-    )
+        draws = draws - draw_means(baseline, seeds, f"{key} baseline")
+    return _ends(draws, len(seeds))
+
+
+def _ends(draws: Array, seeds: int) -> Interval:
+    """Return the ends of the 95 % interval of draws that resample some seeds."""
+    reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
     low, high = np.quantile(draws, scipy.special.ndtr([-reach, reach]))
     return float(low), float(high)
 
 
-def _draws(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> np.ndarray:
+def draw_means(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Array:
     """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
     shares = np.array([choice.share for choice in choices])
     which = rng.numpy_stream(0, "procedure", key).choice(len(choices), RESAMPLES, p=shares / shares.sum())
     figures = np.array([[choice.figures[seed] for seed in seeds] for choice in choices])
-    means: np.ndarray = (resamples(len(seeds)) * figures[which]).sum(-1)
+    means: Array = (resamples(len(seeds)) * figures[which]).sum(-1)
     return means

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from harness.report.data.budgets import Budget, budget_of, protection_of
+from harness.report.data.procedure import searches
 from harness.report.data.results import Cell, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -14,8 +18,9 @@ from harness.report.plots.figure import (
     Pictures,
     appearance,
     extrapolation_note,
-    mean_and_spread,
+    mean_and_reach,
     panels_of,
+    reach_note,
     settings_beside,
     write_pictures,
     write_title,
@@ -27,21 +32,16 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # kinds of budgets in a spec
+BAND = 0.13  # opacity
 FEWEST = 2  # finite budgets that make a line
-
-
-class Budget(NamedTuple):
-    """A requested budget: the kind of epsilon and its value, infinite without privacy."""
-
-    kind: str
-    epsilon: float
 
 
 def accuracy_against_epsilon(
     records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
 ) -> Pictures | None:
-    """Draw a metric by privacy budget: the mean over seeds, with bars of one sample standard deviation.
+    """Draw a metric by privacy budget: the mean over seeds, with what `mean_and_reach` gives.
+
+    Lines of which every point has an interval over searches and seeds have it as a band, others have bars.
 
     The x axis has the requested epsilon (nominal, total or per release), evenly spaced, no privacy on the right.
     Cells that differ only in privacy form a line, labeled with its settings if an algorithm has several; if there
@@ -74,13 +74,18 @@ def accuracy_against_epsilon(
             # The same style in every panel if there are enough styles.
             style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
             points = sorted(
-                (budgets.index(budget_of(cell)), *mean_and_spread(cell, panel.metric)) for cell in cells
+                (budgets.index(budget_of(cell)), *mean_and_reach(cell, panel.metric)) for cell in cells
             )
             if len(points) == 1:
                 ax.axhline(points[0][1], color=style["color"], linestyle=style["linestyle"], label=names[key])
                 continue
-            x, y, spread = zip(*points, strict=True)
-            ax.errorbar(x, y, yerr=spread, elinewidth=0.9, label=names[key], **style)
+            x, y, below, above = zip(*points, strict=True)
+            if all(searches(cell) for cell in cells):
+                ax.plot(x, y, label=names[key], **style)
+                low, high = (np.add(y, off) for off in (np.negative(below), above))
+                ax.fill_between(x, low, high, color=style["color"], alpha=BAND, linewidth=0)
+            else:
+                ax.errorbar(x, y, yerr=(below, above), elinewidth=0.9, label=names[key], **style)
         texts = ["none" if math.isinf(b.epsilon) else f"{b.epsilon:g}" for b in budgets]
         ax.set_xticks(range(len(budgets)), texts)
         kind = next(b.kind for b in budgets if b.kind).removeprefix("epsilon").replace("_", " ").strip()
@@ -91,18 +96,10 @@ def accuracy_against_epsilon(
     cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in panels)
     notes = [
         "the best setting of each algorithm" if cut else "",
+        *dict.fromkeys(reach_note(panel.cells, panel.metric) for panel in panels),
         extrapolation_note(c for p in panels for c in p.cells),
     ]
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
-
-
-def budget_of(cell: Cell) -> Budget:
-    """Return a cell's requested budget."""
-    privacy = cell.spec.get("privacy") or {}
-    for kind in ASKED:
-        if privacy.get(kind) is not None:
-            return Budget(kind, float(privacy[kind]))
-    return Budget("", math.inf)
 
 
 def _budgets(panel: Panel) -> list[Budget]:
@@ -120,20 +117,13 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     cells = (cell for cell in panel.cells if budget_of(cell) in budgets)
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for key, members in grouped(cells, lambda cell: settings_beside(cell, "privacy")).items():
-        ways = grouped(members, _way)  # every way to protect ends without privacy
+        ways = grouped(members, protection_of)  # every way to protect ends without privacy
         plain = ways.pop((), [])
         lines |= {key + way: cells + plain for way, cells in ways.items()} if ways else {key: plain}
     bent = {members[0].algorithm for members in lines.values() if len(members) > 1}
     return {
         key: members for key, members in lines.items() if len(members) > 1 or members[0].algorithm not in bent
     }
-
-
-def _way(cell: Cell) -> tuple[str, ...]:
-    """Return how a cell is protected, apart from how much; empty without privacy."""
-    privacy = cell.spec.get("privacy") or {}
-    names = ("unit", "placement", "sampling", "adjacency", "mechanism", "noise_cohort")
-    return tuple(f"privacy.{name}={privacy[name]}" for name in names if privacy.get(name) is not None)
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:

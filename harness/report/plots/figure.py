@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
+from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
@@ -165,6 +166,30 @@ def mean_and_spread(cell: Cell, measure: str) -> tuple[float, float]:
     """Return the mean of a measure over seeds and its sample standard deviation; NaN and 0 without values."""
     values = list(cell.values(measure).values())
     return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else (math.nan, 0.0)
+
+
+class Reach(NamedTuple):
+    """A mean, and how far its interval reaches below and above it."""
+
+    mean: float
+    below: float
+    above: float
+
+
+def mean_and_reach(cell: Cell, measure: str) -> Reach:
+    """Return a mean with its 95 % interval over searches and seeds, or else one standard deviation over seeds."""
+    mean, spread = mean_and_spread(cell, measure)
+    low, high = Procedures(measure).mean(cell) or (mean - spread, mean + spread)
+    return Reach(mean, max(0.0, mean - low), max(0.0, high - mean))
+
+
+def reach_note(cells: Sequence[Cell], measure: str) -> str:
+    """Return what `mean_and_reach` gives of tuned cells; empty for others, whose spread is that of seeds."""
+    known = {Procedures(measure).mean(cell) is not None for cell in cells if len(cell.values(measure)) > 1}
+    if True not in known:
+        return ""
+    others = ", of other rows one standard deviation over seeds" if False in known else ""
+    return f"95 % intervals over searches and seeds{others}"
 
 
 def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:

@@ -16,12 +16,14 @@ from harness.report.plots.figure import (
     MOST_PANELS,
     Panel,
     Pictures,
+    Reach,
     appearance,
     edge,
     extrapolation_note,
     label_axes,
-    mean_and_spread,
+    mean_and_reach,
     panels_of,
+    reach_note,
     write_pictures,
 )
 from harness.report.tables.text import quantity
@@ -35,12 +37,11 @@ NOTE = "lines join the cells that no other of their line beats; the others are s
 
 
 class FrontierPoint(NamedTuple):
-    """A cell in the frontier: its line, bytes, value, and spread over seeds."""
+    """A cell in the frontier: its line, bytes, and value with what `mean_and_reach` gives."""
 
     line: tuple[str, float]
     x: float
-    y: float
-    std: float
+    reach: Reach
 
 
 def accuracy_against_bytes(
@@ -50,8 +51,8 @@ def accuracy_against_bytes(
 
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
     ways together. Where they differ, every cell is a point: the final value against all bytes of the run. A line
-    for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
-    deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
+    for every algorithm and epsilon joins its cells that no other of it beats, with bars as of `mean_and_reach`; the
+    rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
     Every point stands at its measured bytes, so points of equal bytes share a place on the axis and differ in
     marker, color and the width of their bars' ends. Cells without communication are level lines.
 
@@ -88,21 +89,23 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
         drawn_lines = {point.line for point in points}
         for number, line in enumerate(line for line in lines if line in drawn_lines):
             look = appearance(looks.index(names[line]))
-            by_place = {(p.x, p.y): p for p in points if p.line == line}
+            by_place = {(p.x, p.reach.mean): p for p in points if p.line == line}
             places = list(by_place)
             best = [places[number] for number in edge(places, better_is_higher(panel.metric))]
             if not best[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
                 ax.axhline(best[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
             sent = [by_place[place] for place in best if place[0]]
-            ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
+            bars = [p.reach.below for p in sent], [p.reach.above for p in sent]
+            ax.errorbar([p.x for p in sent], [p.reach.mean for p in sent], yerr=bars,
                         elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
             beaten = [place for place in by_place if place[0] and place not in best]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
-    notes = [NOTE, extrapolation_note(cell for panel in panels for cell in panel.cells)]
+    reach = dict.fromkeys(reach_note(panel.cells, panel.metric) for panel in panels)
+    notes = [NOTE, *reach, extrapolation_note(cell for panel in panels for cell in panel.cells)]
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
@@ -132,7 +135,7 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
 
 
 def _point(cell: Cell, metric: str) -> FrontierPoint:
-    return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), *mean_and_spread(cell, metric))
+    return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), mean_and_reach(cell, metric))
 
 
 def _budget(cell: Cell) -> float:

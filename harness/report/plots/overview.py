@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.metrics import better_is_higher
+from harness.report.data.budgets import Budget, budget_of
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
-from harness.report.plots.budgets import Budget, budget_of
 from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
 from harness.report.tables.text import distinguishing, without_section, words
 

@@ -12,15 +12,19 @@ from harness.config.recorded import model_meta
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
+from harness.report.data.procedure import searches
+from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name
 from harness.report.plots.figure import (
     COLORS,
     Pictures,
+    Reach,
     canvas,
     edge,
     extrapolation_note,
     keep_apart,
+    mean_and_reach,
     name_point,
     save,
 )
@@ -37,21 +41,29 @@ NEXT = 3.0  # "none" stands so many times right of the largest epsilon
 
 
 class ParetoPoint(NamedTuple):
-    """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, value, and whether it is personal."""
+    """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, value, and whether it is personal.
+
+    ``cell`` is the cell itself; ``reach`` is the value with what `mean_and_reach` gives, of cells with an interval
+    over searches and seeds.
+    """
 
     name: str
     epsilon: float
     size: float
     value: float
     personal: bool
+    reach: Reach | None
+    cell: Cell
 
 
 def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
     """Draw a measure of all cells against their total epsilon, and against their bytes.
 
     Every point stands where it was measured. Named are, on the left, cells that no other with at most their epsilon
-    beats; on the right, those that no other of their budget with at most their bytes beats. Personalized methods,
-    which end with a model for each client, are compared among themselves. What sends nothing is a level line.
+    beats; on the right, those that no other of their budget with at most their bytes beats. A cell that is not told
+    from a cheaper one does not beat it; on the left a number counts the others of its budget that it is not told
+    from. Personalized methods, which end with a model for each client, are compared among themselves. What sends
+    nothing is a level line.
 
     Parameters
     ----------
@@ -76,12 +88,12 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
             drawable.append((cells[0], points))
     if not drawable:
         return None
-    rows = drawable[:MOST_TASKS]
+    rows, resolution = drawable[:MOST_TASKS], Resolution(measured, by)
     with canvas((11.5, 3.7 * len(rows) + 0.3)) as figure:
         axes = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
         for (left, right), (cell, points) in zip(axes, rows, strict=True):
-            _against_epsilon(left, points, by)
-            _against_bytes(right, points, by)
+            _against_epsilon(left, points, resolution)
+            _against_bytes(right, points, resolution)
             data = data_name(cell.spec.get("data")) or ""
             left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
@@ -89,7 +101,9 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         for ax in axes.flat:
             keep_apart(ax)
         note = "means over seeds; named: no other of its kind is as good with less; "
+        note += "+: so many others are not told from it; " if any(map(searches, measured)) else ""
         note += "diamonds: a model for each client"
+        note += "; bars: 95 % intervals over searches and seeds" if any(map(searches, measured)) else ""
         note += f"; {len(rows)} of {len(drawable)} federations" if len(drawable) > len(rows) else ""
         more = extrapolation_note(measured)
         return save(figure, path, "; ".join(filter(None, [note, more])))
@@ -101,7 +115,10 @@ def _point(cell: Cell, by: str) -> ParetoPoint:
     value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
     # Models of clients' own are not comparable with one for everybody.
     personal = (model_for(cell) or "").startswith("each client")
-    return ParetoPoint(cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, personal)
+    reach = mean_and_reach(cell, by) if searches(cell) else None
+    return ParetoPoint(
+        cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, personal, reach, cell
+    )
 
 
 def _marker(personal: bool) -> str:
@@ -113,7 +130,7 @@ def _budget(epsilon: float) -> float:
     return float(f"{epsilon:.2g}")
 
 
-def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
+def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], resolution: Resolution) -> None:
     communicating = [point for point in points if point.size]
     finite = sorted({_budget(p.epsilon) for p in communicating if math.isfinite(p.epsilon)})
     beyond = finite[-1] * NEXT if finite else 1.0
@@ -125,10 +142,10 @@ def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
         ax.plot(x, [p.value for p in points_of_budget], **dots)
     for personal in (False, True):
         rivals = [p for p in communicating if p.personal == personal]
-        frontier = [
-            rivals[n] for n in edge([(_budget(p.epsilon), p.value) for p in rivals], better_is_higher(by))
-        ]
-        _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in frontier], _marker(personal))
+        frontier = _frontier(rivals, [_budget(p.epsilon) for p in rivals], resolution)
+        named = [(min(p.epsilon, beyond), p.value, p.name + _level(p, rivals, resolution)) for p in frontier]
+        _bars(ax, [min(p.epsilon, beyond) for p in frontier], frontier, "#333333")
+        _name(ax, named, _marker(personal))
     ax.set_xscale("log")
     ax.set_xticks([*finite, beyond], [*(f"{epsilon:g}" for epsilon in finite), "none"])
     ax.minorticks_off()
@@ -136,7 +153,7 @@ def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
     _alone(ax, points)
 
 
-def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
+def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], resolution: Resolution) -> None:
     from matplotlib.ticker import EngFormatter, NullFormatter
 
     communicating = [point for point in points if point.size]
@@ -148,9 +165,10 @@ def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
         ax.plot([p.size for p in points_of_budget], [p.value for p in points_of_budget], **dots)
         for personal in (False, True):
             rivals = [p for p in points_of_budget if p.personal == personal]
-            frontier = [rivals[n] for n in edge([(p.size, p.value) for p in rivals], better_is_higher(by))]
+            frontier = _frontier(rivals, [p.size for p in rivals], resolution)
             ax.plot([p.size for p in frontier], [p.value for p in frontier], color=color, linewidth=0.9,
                     linestyle="--" if personal else "-", label=None if personal else label)  # fmt: skip
+            _bars(ax, [p.size for p in frontier], frontier, color)
             fresh = [p for p in frontier if _place(p) not in named_places]
             named_places |= {_place(p) for p in fresh}
             _name(ax, [(p.size, p.value, p.name) for p in fresh], _marker(personal), color)
@@ -160,6 +178,32 @@ def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
     ax.set_xlabel("bytes of the run, both ways")
     _alone(ax, points)
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+
+
+def _frontier(
+    rivals: Sequence[ParetoPoint], costs: Sequence[float], resolution: Resolution
+) -> list[ParetoPoint]:
+    """Return the points that no other of at most their cost beats, and that are told from the cheaper ones."""
+    places = [(cost, point.value) for cost, point in zip(costs, rivals, strict=True)]
+    frontier: list[ParetoPoint] = []
+    for point in (rivals[number] for number in edge(places, better_is_higher(resolution.measure))):
+        if not frontier or resolution.apart(frontier[-1].cell, point.cell):
+            frontier.append(point)
+    return frontier
+
+
+def _level(point: ParetoPoint, rivals: Sequence[ParetoPoint], resolution: Resolution) -> str:
+    """Return how many others of a point's budget are not told from it, as a suffix of its name."""
+    others = (p for p in rivals if p is not point and _budget(p.epsilon) == _budget(point.epsilon))
+    level = sum(not resolution.apart(point.cell, other.cell) for other in others)
+    return f" +{level}" if level else ""
+
+
+def _bars(ax: Axes, x: Sequence[float], points: Sequence[ParetoPoint], color: str) -> None:
+    """Draw the intervals of points that have one."""
+    for place, reach in ((place, p.reach) for place, p in zip(x, points, strict=True) if p.reach):
+        ends = [[reach.below], [reach.above]]
+        ax.errorbar([place], [reach.mean], yerr=ends, color=color, linestyle="", elinewidth=0.9, alpha=0.7)
 
 
 def _place(point: ParetoPoint) -> tuple[str, int, int]:

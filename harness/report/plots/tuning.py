@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.metrics import better_is_higher
+from harness.report.data.budgets import budget_of
 from harness.report.data.tuning import Searched, searched
-from harness.report.plots.budgets import budget_of
 from harness.report.plots.figure import (
     MOST_LINES,
     PANELS_A_ROW,

@@ -16,6 +16,7 @@ from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, 
 from harness.report.tables.text import is_empty, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
+NONE = "≈"  # before a difference that is not told from none
 UNDONE = ("failed", "skipped", "damaged", "missing")
 DIAGNOSTICS = ("clipped_share", "noise_to_signal")
 #: Measures that have a column where a row has a value, beside the one that ranks.
@@ -168,7 +169,10 @@ def measure_column(name: str, spread: bool = True) -> ShownColumn:
 
 def difference_column(by: str) -> ShownColumn:
     """Return the column of differences to the baseline in the ranking measure."""
-    about = "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"
+    about = (
+        "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm; "
+        f"{NONE} no larger than that of one method under two names"
+    )
     return shown_column("paired_difference", difference, about)._replace(heading=f"Δ {by}")
 
 
@@ -211,9 +215,10 @@ def _spread(measure: str, spread: bool, row: Row) -> str:
 
 
 def difference(row: Row) -> str:
-    """Return the difference to the baseline with its interval, marked where it is certain.
+    """Return the difference to the baseline with its interval, marked where it is certain, or where it is none.
 
     Of tuned rows the interval is over searches and seeds, and a difference that it does not exclude is not certain.
+    A difference that a method has from itself under another name is none.
     """
     if is_empty(row["paired_difference"]):
         return "not comparable" if str(row["compared"]).startswith("not comparable") else ""
@@ -225,7 +230,9 @@ def difference(row: Row) -> str:
     if not is_empty(low):
         interval = f" [{signed(low, '+' + form)}, {signed(high, '+' + form)}]"
         sure = sure if kind == "paired" or low > 0 or high < 0 else ""
-    return f"{signed(row['paired_difference'], '+' + form)}{sure}{interval}"
+    none = not is_empty(row["resolution"]) and abs(row["paired_difference"]) <= row["resolution"]
+    text = signed(row["paired_difference"], "+" + form)
+    return f"{NONE} {text}{interval}" if none else f"{text}{sure}{interval}"
 
 
 def _interval(row: Row) -> str:

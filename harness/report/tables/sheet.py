@@ -12,7 +12,7 @@ from harness.report.tables.text import EXTRAPOLATED
 IN_LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$",
-    EXTRAPOLATED: r"$\dagger$", "δ": r"$\delta$", "≤": r"$\leq$", "≥": r"$\geq$",
+    "≈": r"$\approx$", EXTRAPOLATED: r"$\dagger$", "δ": r"$\delta$", "≤": r"$\leq$", "≥": r"$\geq$",
     "·": r"$\cdot$", "²": r"$^2$", "√": r"$\surd$", "…": r"\dots{}",
 }  # fmt: skip
 

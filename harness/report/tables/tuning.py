@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
+from harness.report.data.budgets import budget_of
+from harness.report.data.inversions import inversions
 from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
-from harness.report.plots.budgets import budget_of
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
     distinguishing,
@@ -85,8 +86,23 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         UNCOUNTED,
         *([_of_price(found, by_surface)] if priced else []),
         *([_of_cost(tune["budget"])] if private else []),
+        *_to_repeat(found, names),
     ]
     return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
+
+
+def _to_repeat(found: Sequence[Searched], names: Sequence[str]) -> list[str]:
+    """Return which searches found worse settings than are known from smaller budgets; nothing without budgets."""
+    inverted = inversions(cell for search in found for cell in search.cells)
+    if inverted is None:
+        return []
+    keys = {inversion.cell.key for inversion in inverted}
+    repeat = [
+        name
+        for name, search in zip(names, found, strict=True)
+        if any(cell.key in keys for cell in search.cells)
+    ]
+    return [f"Searches to repeat, as a smaller budget had better results: {', '.join(repeat) or 'none'}."]
 
 
 def _of_surface(tune: Mapping[str, Any], measure: str) -> list[str]:

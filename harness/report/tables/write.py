@@ -16,7 +16,8 @@ from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
-from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.columns import NONE, ShownColumn, narrow_columns
+from harness.report.tables.pivot import Grid, grids_markdown
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
@@ -92,6 +93,12 @@ def _comparisons(frame: pd.DataFrame) -> list[str]:
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
         )
+    if frame["procedure_low"].notna().any():
+        texts.append(
+            "Intervals of tuned rows are over searches and seeds; what another search could turn around has no *."
+        )
+    if baseline and frame["resolution"].notna().any():
+        texts.append(f"{NONE} marks differences that one method has from itself under another name.")
     if note := extrapolation(frame["noise_cohort"]):
         texts.append(note)
     if target:
@@ -134,12 +141,18 @@ def markdown_text(
     frame: pd.DataFrame | Board,
     columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
+    above: Sequence[Grid] = (),
+    also: Sequence[str] = (),
 ) -> str:
-    """Return a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
+    """Return a table in GitHub's Markdown, headed by `summary` and further tables, with further notes below.
+
+    Other arguments as in `sheet`.
+    """
     board = Board.of(frame)
     frame = board.frame
-    lines = [in_markdown(summary(frame)), "", *sheet(board, columns, best).markdown(), ""]
-    notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame), *together(frame)]
+    lines = [in_markdown(summary(frame)), "", *([grids_markdown(above), "### All rows", ""] if above else [])]
+    lines += [*sheet(board, columns, best).markdown(), ""]
+    notes = [*([RULE] if best else []), *also, *reasons(frame), *exposure(frame), *together(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -17,7 +17,18 @@ BASE = {
 
 
 def suite(**report):
-    return make_suite({"base": BASE, "report": report}, "smoke").report
+    return make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg", "fednova"]}, "report": report}).report
+
+
+def test_names_of_one_method_are_those_of_algorithms_that_run():
+    assert suite(same=["fedavg", "fednova"]).same == (("fedavg", "fednova"),)
+    assert suite(same=[["fednova", "fedavg"]]).same == (("fednova", "fedavg"),)
+    with pytest.raises(UserError, match=r"algorithm of report\.same 'fednoav'\. Did you mean 'fednova'"):
+        suite(same=[["fedavg", "fednoav"]])
+    with pytest.raises(UserError, match=r"algorithm of report\.same 'ditto'"):
+        suite(same=[["fedavg", "ditto"]])
+    content = {"base": BASE, "report": {"same": [["fedavg", "fednova"]]}}
+    assert len(make_suite(content, instead={"algorithm": ["fedavg"]}).combinations) == 1
 
 
 def test_a_target_and_one_or_several_pivots_are_read():
@@ -60,6 +71,10 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"overview": "accuracy"}, "report.overview: a list is needed, given 'accuracy'"),
         ({"chosen": "rounds"}, "report.chosen: a list is needed, given 'rounds'"),
         ({"chosen": ["algorithm.lr", "round"]}, "section of a run 'round'.*'rounds'"),
+        ({"same": "fedavg"}, "report.same.*list.*given 'fedavg'"),
+        ({"same": [["fedavg"]]}, r"report.same: two or more different names.*\['fedavg'\]"),
+        ({"same": [["fedavg", "fedavg"]]}, "report.same: two or more different names"),
+        ({"same": [["fedavg", 5]]}, "report.same: lists of names of one method"),
         ({"overview": ["accurady"]}, "measure to draw 'accurady'.*'accuracy'"),
         ({"by": "accurady"}, "measure to rank by 'accurady'.*'accuracy'"),
         ({"by": 5}, "report.by"),
@@ -84,6 +99,7 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         along="compression",
         overview=["accuracy"],
         chosen=["rounds"],
+        same=["fedavg", "fednova"],
         select={
             "by": "accuracy",
             "near": {"loss": 0.1},
@@ -102,6 +118,7 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         "along",
         "overview",
         "chosen",
+        "same",
     ]
     assert stored["pivot"] == [["seed", "algorithm.lr"], ["seed", "rounds", "bytes_to_target"]]
     assert read_report(stored) == spec and read_stored(stored | {"command": "again", "metrics": {}}) == spec

@@ -86,3 +86,34 @@ def test_differences_of_zero_are_within_and_nothing_is_not():
 def test_a_hypothesis_that_nothing_could_refute_is_refused(bounds, said):
     with pytest.raises(UserError, match=said):
         Hypothesis(**bounds)
+
+
+CLEAR = [1.0, 1.1, 1.2, 0.9, 1.0]  # of mean 1.04, held above 0 by its seeds
+
+
+def test_the_interval_over_searches_decides_where_it_is_given():
+    assert judge(CLEAR, ABOVE).verdict == "held"
+    found = judge(CLEAR, ABOVE, interval=(-0.5, 2.0))
+    assert (found.low, found.high, found.verdict) == (-0.5, 2.0, "cannot be judged")
+    assert judge([-value for value in CLEAR], ABOVE, interval=(-2.0, 0.6)).verdict == "cannot be judged"
+    assert judge(CLEAR, ABOVE, interval=(0.5, 2.0)).verdict == "held"
+
+
+def test_no_verdict_rests_on_less_than_the_resolution():
+    """Namesakes that differ by 1.05 leave a difference of 1.04 open, and one of -1.04 too."""
+    found = judge(CLEAR, ABOVE, resolution=1.05)
+    assert (found.low, found.verdict) == (pytest.approx(-0.01), "cannot be judged")
+    assert judge([-value for value in CLEAR], ABOVE, resolution=1.05).verdict != "refuted"
+    assert judge(CLEAR, ABOVE, resolution=1.0).verdict == "held"
+    assert judge(CLEAR, Hypothesis(0, 2), resolution=1.0).verdict == "cannot be judged"
+    nothing = [-0.1, 0.1, 0.05, -0.05, 0.0]
+    assert (
+        judge(nothing, ABOVE).verdict == "not seen"
+        and judge(nothing, ABOVE, resolution=0.6).verdict != "not seen"
+    )
+
+
+@pytest.mark.parametrize("given", [{"interval": (2.0, 1.0)}, {"resolution": -0.1}, {"resolution": math.nan}])
+def test_what_cannot_be_an_interval_or_a_resolution_is_refused(given):
+    with pytest.raises(UserError, match=next(iter(given))):
+        judge(CLEAR, ABOVE, **given)

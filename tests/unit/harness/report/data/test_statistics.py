@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from harness.report import Results, leaderboard
-from harness.report.data.ranks import critical_difference, ranks
+from harness.report.data.ranks import critical_difference, ranks, ranks_by_kind
 from harness.report.data.statistics import (
     bca,
     detectable,
@@ -20,7 +20,7 @@ from harness.report.data.statistics import (
     sign_flip,
     undecidable,
 )
-from tests.support.records import done, evaluation, private, pruned, spec
+from tests.support.records import done, evaluation, private, pruned, searched, spec
 
 ROWS = np.random.default_rng(3).exponential(size=(6, 10)) - 0.6
 
@@ -142,7 +142,7 @@ def test_ranks_over_federations():
     found = ranks(Results.of(federations(one, other)).cells, "accuracy")
     assert found.methods == ("c", "a", "b")
     assert found.means == pytest.approx((1.5, 1.75, 2.75))
-    assert found.low is found.high is found.p is found.critical is None  # two seeds, two federations
+    assert found.p is found.critical is None and not found.distinct  # two seeds, two federations
     assert (found.federations, found.tasks, found.seeds) == (2, 2, 2) and "d" not in found.methods
     assert ranks(Results.of(federations(one)).cells, "accuracy") is None  # one task
     assert ranks(Results.of(federations(one, other)).cells, "loss") is None
@@ -212,13 +212,85 @@ def test_of_several_settings_a_search_chooses_and_not_the_test_samples():
     assert dict(zip(found.methods, found.means, strict=True))["a"] == 2.5  # second of .6, .5, .4; third
 
 
-def test_intervals_of_ranks_come_from_seeds():
+def of_three(values, **parts):
+    return ranks(Results.of(federations(*values, **parts)).cells, "accuracy")
+
+
+def test_seeds_tell_ranks_apart_where_federations_are_few():
+    """Of normal figures without a difference nothing is told apart; of far ones, each rank."""
     values = np.random.default_rng(0).normal(0, 1, (3, 12))
     own = dict(zip("abc", values.tolist(), strict=True))
-    found = ranks(Results.of(federations(own, own)).cells, "accuracy")
-    assert all(low < high for low, high in zip(found.low, found.high, strict=True))
-    few = {name: values[:4] for name, values in own.items()}
-    assert ranks(Results.of(federations(few, few)).cells, "accuracy").low is None
+    found = of_three([own, own])
+    assert found.of_federations is None and found.critical == found.of_searches > 1 and not found.distinct
+    far = {name: (row + 10 * n).tolist() for n, (name, row) in enumerate(zip("abc", values, strict=True))}
+    found = of_three([far, far])
+    assert (found.methods, found.of_searches, found.distinct) == (("c", "b", "a"), 0.0, True)
+    few = {name: row[:4] for name, row in far.items()}
+    assert of_three([few, few]).of_searches is None and not of_three([few, few]).distinct
+
+
+def test_the_largest_of_three_differences_is_critical():
+    """Five federations of far figures: Nemenyi's difference of three methods, and none of searches."""
+    far = {"a": [0.9] * 5, "b": [0.8] * 5, "c": [0.7] * 5}
+    found = of_three([far] * 5)
+    assert (found.of_searches, found.of_namesakes) == (0.0, None)
+    assert (
+        found.critical == found.of_federations == pytest.approx(critical_difference(3, 5)) and found.distinct
+    )
+    mixed = [far, far, far, {"a": [0.7] * 5, "b": [0.8] * 5, "c": [0.9] * 5}, far]
+    assert not of_three(mixed).distinct, "ranks 1.4, 2, 2.6: Friedman's test finds no difference"
+
+
+def test_what_a_search_could_have_chosen_widens_the_difference_of_ranks():
+    def tuned(name, mean, finalists, data):
+        return searched(
+            [done(spec(name, seed, data={"name": data}), accuracy=mean) for seed in range(10)], finalists
+        )
+
+    def found(finalists):
+        own = [("a", 0.9, finalists), ("b", 0.8, []), ("c", 0.7, [])]
+        return ranks(
+            Results([run for data in ("d0", "d1") for each in own for run in tuned(*each, data)]).cells,
+            "accuracy",
+        )
+
+    sure, lucky = found([]), found([(0.4, [0.6] * 10)])
+    assert (sure.of_searches, sure.distinct) == (0.0, True)
+    assert sure.means == lucky.means and lucky.of_searches > 1 and not lucky.distinct
+
+
+def test_one_method_under_two_names_shares_its_rank():
+    """a and b are one method and differ by .02; c is within that of b."""
+    values = {"a": [0.90] * 5, "b": [0.88] * 5, "c": [0.87] * 5, "d": [0.5] * 5}
+    runs = [replace(run, same=(("a", "b"),)) for run in federations(values, values)]
+    found = ranks(Results.of(runs).cells, "accuracy")
+    assert dict(zip(found.methods, found.means, strict=True)) == {"a": 1.5, "b": 2.0, "c": 2.5, "d": 4.0}
+    assert found.of_namesakes == pytest.approx(0.5)
+
+
+def test_tasks_near_chance_are_left_out():
+    """AUROC .55 with a deviation of .05 is not clearly above one half."""
+    near = [0.6, 0.5, 0.55, 0.6, 0.5]
+    runs = []
+    for data, best in (("d0", [0.9] * 5), ("d1", [0.8] * 5), ("d2", near)):
+        for name, off in (("a", 0.0), ("b", 0.01), ("c", 0.02)):
+            runs += [
+                done(spec(name, seed, data={"name": data}), auroc=value - off)
+                for seed, value in enumerate(best)
+            ]
+    found = ranks(Results.of(runs).cells, "auroc")
+    assert (found.tasks, found.federations, found.by_chance) == (2, 2, 1)
+
+
+def test_methods_are_ranked_among_those_of_their_objective():
+    values = {"fedavg": [0.9] * 5, "fedprox": [0.8] * 5, "afl": [0.7] * 5}
+    fair = {"local_sgda": [0.9] * 5, "fedsgda_m": [0.8] * 5, "sagda": [0.7] * 5}
+    runs = federations(values, values) + federations(fair, fair, problem={"kind": "fair_classification"})
+    found = ranks_by_kind(Results.of(runs).cells, "accuracy")
+    assert {kind: result.methods for kind, result in found.items()} == {
+        "A model for everybody, classify": ("fedavg", "fedprox", "afl"),
+        "A model for everybody, fair_classification": ("local_sgda", "fedsgda_m", "sagda"),
+    }
 
 
 def groups(*rates):

@@ -9,6 +9,7 @@ from harness.report.data.results import Results
 from harness.report.plots.figure import canvas, edge, keep_apart
 from harness.report.plots.pareto import pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
+from harness.report.tables.certainty import rank_sentences
 from tests.support.records import done, evaluation, private, spec
 from tests.unit.harness.report.plots.test_pictures import texts_in
 
@@ -82,23 +83,45 @@ def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
     assert _cliques((1.0, 1.5, 2.2, 3.9), 1.0) == [(0, 1), (1, 2)]
     assert _cliques((1.0, 3.0), 1.0) == []
     records = [
-        point(name, value, data={"name": data})
+        point(name, value, seed=seed, data={"name": data})
         for data in ("adult", "credit")
         for name, value in (("fedavg", 0.9), ("fedprox", 0.8), ("afl", 0.7))
+        for seed in range(5)
     ]
     texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
     label = "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best"
     assert {"fedavg", "fedprox", "afl", label} <= set(texts)
-    assert "1 seed: no intervals; too few federations for a test" in texts
-    assert "A model for everybody" not in texts, "there are no others"
-    assert rank_diagram(records[:3], tmp_path / "b", "accuracy") is None
+    note = "critical difference 0.00, the largest of: other searches and seeds 0.00"
+    assert {"A model for everybody", note, "intervals that overlap, and bars: not told apart"} <= set(texts)
+    assert rank_diagram(records[:15], tmp_path / "b", "accuracy") is None, "one federation"
+
+
+def test_ranks_that_cannot_be_told_apart_are_not_drawn_but_said(tmp_path):
+    jitter = (0.1, -0.1, 0.05, -0.05, 0.0)
+    records = [
+        point(name, 0.5 + value * sign, seed=seed, data={"name": data})
+        for data in ("adult", "credit")
+        for name, sign in (("fedavg", 1), ("fedprox", -1), ("afl", 0.5))
+        for seed, value in enumerate(jitter)
+    ]
+    assert rank_diagram(records, tmp_path / "a", "accuracy") is None
+    (said,) = rank_sentences(Results.of(records).cells, "accuracy")
+    start = "No ranks of methods that train a model for everybody: none of 3 is told from another over 2 "
+    assert said.startswith(start) and "other searches and seeds" in said
+    (said,) = rank_sentences(Results.of([r for r in records if r.spec["seed"] < 2]).cells, "accuracy")
+    assert said.endswith("(too few seeds and federations for a test).")
 
 
 def test_models_for_each_client_are_ranked_among_themselves(tmp_path):
     """With the bilevel methods that train no common model."""
     names = ("fedavg", "fedprox", "afl", "ditto", "apfl", "fedbio")
-    records = [point(name, 0.5, data={"name": data}) for data in ("adult", "credit") for name in names]
-    assert [model_for(cell) for cell in Results.of(records[3:6]).cells] == ["each client"] * 3
+    records = [
+        point(name, 0.5 + place / 100, seed=seed, data={"name": data})
+        for data in ("adult", "credit")
+        for place, name in enumerate(names)
+        for seed in range(5)
+    ]
+    assert [model_for(cell) for cell in Results.of(records[15:30]).cells] == ["each client"] * 3
     common = point("fedbio", 0.5, own={"outer_rounds": 5})
     assert model_for(Results.of([common]).cells[0]) == "everybody"
     texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
