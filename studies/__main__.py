@@ -1,4 +1,4 @@
-"""The command line of the studies, from a checkout: ``python -m studies papers|systems|board``.
+"""The command line of the studies, from a checkout: ``python -m studies papers|systems|board|references``.
 
 Exit codes are those of ``python -m harness``; 1 says that a verdict is not the written one.
 """
@@ -26,6 +26,7 @@ from studies.board.command import (
     submit_options,
 )
 from studies.papers.command import papers_command, papers_options
+from studies.references import references_command, references_options
 from studies.systems.command import systems_command, systems_options
 
 PROGRAM = "python -m studies"
@@ -38,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Return the argument parser."""
-    top = Parser(prog=PROGRAM, description="Judge papers, other systems and submissions.")
+    top = Parser(
+        prog=PROGRAM,
+        description="Judge papers, other systems and submissions; write the references that are installed.",
+    )
     verbose_option(top)
-    commands = top.add_subparsers(dest="command", required=True, metavar="papers|systems|board")
+    commands = top.add_subparsers(dest="command", required=True, metavar="papers|systems|board|references")
     papers = _add(
         commands,
         "papers",
@@ -59,6 +63,20 @@ def parser() -> Parser:
         "systems opacus:noise_multiplier=1,epochs=10 --json",
     )
     systems_options(systems)
+    references = _add(
+        commands,
+        "references",
+        "write the table of references that comes with the harness, for recommend",
+        references_command,
+        "references",
+    )
+    references_options(references)
+    _add_board(commands)
+    return top
+
+
+def _add_board(commands: Any) -> None:
+    """Add the commands of boards."""
     board_help = "make submissions, check them, and make static pages of them"
     board = commands.add_parser("board", help=board_help, description=board_help)
     steps = board.add_subparsers(dest="step", required=True, metavar="submit|check|build")
@@ -86,7 +104,6 @@ def parser() -> Parser:
         "board build submissions --out site",
     )
     build_options(build)
-    return top
 
 
 def _add(

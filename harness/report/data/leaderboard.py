@@ -122,7 +122,7 @@ def leaderboard(
     frame["pareto"] = _pareto(frame, cells)
     if by == "eqopp":
         refuse_ranks(frame)
-    return _typed(frame.astype(object)).sort_values(list(ORDER), na_position="last", ignore_index=True)
+    return typed(frame.astype(object)).sort_values(list(ORDER), na_position="last", ignore_index=True)
 
 
 def is_of_runs(column: str) -> bool:
@@ -365,7 +365,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return values[0] if values.count(values[0]) == len(values) else fmean(values)
 
 
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Give every column its type: text, integer where all are whole, truth value, or float.
 
     Clip norms are numbers as long as all of them are.

@@ -11,8 +11,9 @@ from harness.config.conditions import Condition, read_conditions
 from harness.core.registry import UserError
 from harness.report import Results, leaderboard
 from harness.report.data.columns import LEADERBOARD
+from harness.report.data.evidence import Evidence
 from harness.report.data.recommendation import recommend
-from harness.report.tables.recommendation import readable_rows, recommendation_rows, sentences
+from harness.report.tables.recommendation import notes, readable_rows, recommendation_rows, sentences
 from harness.report.tables.write import summary
 from tests.support.records import done, evaluation, private, spec, undone
 
@@ -35,12 +36,15 @@ RUNS = [
 def answer(*texts, runs=RUNS, by="accuracy"):
     results = Results(runs)
     frame = leaderboard(results, by)
-    conditions = read_conditions(texts, frame.columns)
-    return recommend(results, frame, conditions, by), frame, conditions
+    return recommend(Evidence(frame, by, results.cells), read_conditions(texts, frame.columns))
 
 
 def names(*texts):
-    return [one.cell.algorithm for one in answer(*texts)[0].cells]
+    return [one.algorithm for one in answer(*texts).rows]
+
+
+def said(found):
+    return [*sentences(found), *notes(found)]
 
 
 @pytest.mark.parametrize(
@@ -85,17 +89,20 @@ def test_no_privacy_is_no_small_epsilon():
 def test_what_is_within_all_bounds_the_surest_first():
     """Apfl is above .705 in all seeds, ditto (.70 to .73) in three of four; fedavg at 8 is too loose."""
     assert names("epsilon_total <= 2", "accuracy >= 0.705") == ["apfl", "ditto"]
-    found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.705")
-    assert [(one.within, one.seeds) for one in found.cells] == [(4, 4), (3, 4)]
-    low, high = found.cells[1].interval
+    found = answer("epsilon_total <= 2", "accuracy >= 0.705")
+    assert [(one.within, one.seeds) for one in found.rows] == [(4, 4), (3, 4)]
+    low, high = found.rows[1].interval
     assert (low, high) == pytest.approx((0.1941, 0.9937), abs=1e-4)  # Clopper and Pearson, 3 of 4
-    assert found.cells[0].interval == pytest.approx((0.3976, 1.0), abs=1e-4)
-    said = " ".join(sentences(found, frame, conditions))
-    assert "2 of 4 cells are within epsilon_total <= 2 and accuracy >= 0.705" in said
-    assert "apfl on adult" in said and "4 of 4 seeds (40% to 100%" in said
-    assert (
-        readable_rows(recommendation_rows(found, frame, conditions, "accuracy"))[0]["protection"] == "ε = 2"
-    )
+    assert found.rows[0].interval == pytest.approx((0.3976, 1.0), abs=1e-4)
+    text = " ".join(said(found))
+    assert "2 of 4 rows are within epsilon_total <= 2 and accuracy >= 0.705" in text
+    assert "On adult (20 clients), take apfl" in text
+    assert "ditto is better by 0.5 points, but only 3 of 4 seeds are within the bounds" in text
+    shown = readable_rows(found)
+    assert [row["within bounds"] for row in shown] == ["4 of 4", "3 of 4"]
+    assert shown[0]["protection"] == "ε = 2"
+    (best, _) = recommendation_rows(found)
+    assert (best["within_low"], best["within_high"]) == found.rows[0].interval and best["within_counted"]
 
 
 def test_texts_and_relative_bytes_are_bounds_too():
@@ -105,10 +112,10 @@ def test_texts_and_relative_bytes_are_bounds_too():
 
 
 def test_the_bound_that_excludes_everything_is_named_with_the_nearest_miss():
-    found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.8")
-    assert not found.cells
-    said = sentences(found, frame, conditions)
-    assert said[0] == "None of 4 cells is within epsilon_total <= 2 and accuracy >= 0.8."
+    found = answer("epsilon_total <= 2", "accuracy >= 0.8")
+    assert not found.rows
+    said = sentences(found)
+    assert said[0] == "None of 4 rows is within epsilon_total <= 2 and accuracy >= 0.8."
     # Ditto's mean is .715; without the bound on epsilon, fedavg at 8.
     assert (
         "accuracy >= 0.8 excludes all that is within the other bounds: ditto on adult (ε = 2) comes nearest, "
@@ -119,17 +126,17 @@ def test_the_bound_that_excludes_everything_is_named_with_the_nearest_miss():
 
 
 def test_two_bounds_that_exclude_everything_together_and_alone():
-    found, frame, conditions = answer("epsilon_total <= 1", "accuracy >= 0.99")
+    found = answer("epsilon_total <= 1", "accuracy >= 0.99")
     assert not found.obstacles
-    assert "No single bound does it" in sentences(found, frame, conditions)[-1]
+    assert "No single bound does it" in sentences(found)[-1]
 
 
 def test_a_failed_seed_is_within_no_bound():
     """Ditto fails under three of four seeds: one of four, not one of one."""
     runs = [run("ditto", 0, 0.9), *(undone(spec("ditto", seed), "failed", "diverged") for seed in (1, 2, 3))]
     runs += [run("apfl", seed, 0.8 + 0.1 * (seed > 0)) for seed in range(4)]
-    found, _, _ = answer("accuracy >= 0.85", runs=runs)
-    assert [(one.cell.algorithm, one.within, one.seeds) for one in found.cells] == [
+    found = answer("accuracy >= 0.85", runs=runs)
+    assert [(one.algorithm, one.within, one.seeds) for one in found.rows] == [
         ("apfl", 3, 4),
         ("ditto", 1, 4),
     ]
@@ -137,9 +144,9 @@ def test_a_failed_seed_is_within_no_bound():
 
 def test_what_sends_nothing_is_not_praised_for_it():
     alone = [done(spec("local", seed), evaluation(20, 0, accuracy=0.95)) for seed in range(4)]
-    found, frame, conditions = answer("bytes_relative <= 0.5", "accuracy >= 0.9", runs=[*RUNS, *alone])
-    assert [one.cell.algorithm for one in found.cells] == ["local"]
-    assert "local: every client learns alone" in sentences(found, frame, conditions)[-1]
+    found = answer("bytes_relative <= 0.5", "accuracy >= 0.9", runs=[*RUNS, *alone])
+    assert [one.algorithm for one in found.rows] == ["local"]
+    assert "local: every client learns alone" in said(found)[-1]
 
 
 @pytest.mark.slow
@@ -164,7 +171,7 @@ def test_commands(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)["found"]
     assert {row["algorithm"] for row in found} == {"fedavg", "local"}
     assert main(["recommend", out, "--where", "accuracy > 2"]) == 1
-    assert "None of 4 cells is within accuracy > 2" in capsys.readouterr().out
+    assert "None of 4 rows is within accuracy > 2" in capsys.readouterr().out
     for command in (["recommend", out], ["recommend", out, "--where", "acuuracy > 0"]):
         assert main(command) == 2
     capsys.readouterr()
@@ -190,18 +197,19 @@ def test_commands(tmp_path, capsys):
 def test_extrapolated_epsilons_are_marked_as_in_tables():
     parts = {"privacy": {**private(2.0), "noise_cohort": 1000}}
     wide = [done(spec("fedavg", seed, **parts), evaluation(20, 100, 2.0, accuracy=0.95)) for seed in range(4)]
-    found, frame, conditions = answer("epsilon <= 4", runs=[*RUNS, *wide])
-    shown = readable_rows(recommendation_rows(found, frame, conditions, "accuracy"))
-    assert [row["epsilon"] for row in shown if "1,000" in row["protection"] or "†" in row["epsilon"]] == [
-        "2†"
+    found = answer("epsilon <= 4", runs=[*RUNS, *wide])
+    shown = [row["protection"] for row in readable_rows(found)]
+    assert [text for text in shown if "1,000" in text or "†" in text] == [
+        "ε = 2†, extrapolated to cohorts of 1,000"
     ]
-    assert sum(row["epsilon"] == "2" for row in shown) == 2
-    (note,) = (text for text in sentences(found, frame, conditions) if text.startswith("†"))
-    assert "cohorts of up to 1,000 clients" in note and note in summary(frame)
-    missed, frame, conditions = answer("epsilon <= 1", "accuracy >= 0.9", runs=wide)
-    assert any("with 2†." in text for text in sentences(missed, frame, conditions))
+    assert sum(text == "ε = 2" for text in shown) == 2
+    (note,) = (text for text in said(found) if text.startswith("†"))
+    assert "cohorts of up to 1,000 clients" in note
+    assert note in summary(leaderboard([*RUNS, *wide]))
+    assert "under ε = 2† for a client" in said(found)[1]
+    missed = answer("epsilon <= 1", "accuracy >= 0.9", runs=wide)
+    assert any("with 2†." in text for text in said(missed))
 
 
 def test_no_note_without_an_extrapolated_epsilon():
-    found, frame, conditions = answer("epsilon <= 4")
-    assert not any("†" in text for text in sentences(found, frame, conditions))
+    assert not any("†" in text for text in said(answer("epsilon <= 4")))
