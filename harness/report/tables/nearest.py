@@ -33,6 +33,7 @@ def sentences(asked: ReferenceAnswer) -> list[str]:
     found = [one for one in answer.answers if one.rows]
     if not found:
         return [*lines, *nothing(answer)]
+    lines += unknown_budgets(answer.conditions, answer.answers)
     lines += [_said_of(one, asked) for one in answer.answers]
     return [*lines, _agreement(asked, found), _pilot(asked, found)]
 
@@ -84,16 +85,14 @@ def _short(own: Shape, other: Shape) -> str:
 def _said_of(answer: Answer, asked: ReferenceAnswer) -> str:
     """Return the answer of one federation in a sentence."""
     where, by = answer.federation.dataset, asked.recommendation.by
-    missing = unknown_budgets(asked.recommendation.conditions, answer.budgets)
-    untried = f" ({missing[0][0].lower()}{missing[0][1:].rstrip('.')})" if missing else ""
     if not answer.rows:
         bounds = " and ".join(map(bound_text, asked.recommendation.conditions))
         miss = f"; {nearest_miss(answer.obstacles[0])}" if answer.obstacles else ""
-        return f"On {where} nothing is within {bounds}{untried}{miss}."
+        return f"On {where} nothing is within {bounds}{miss}."
     best = answer.best
     estimate = answer.estimates[best.key]
     parts = [
-        f"On {where} {best.algorithm} ({settings_text(best.row)}) is first{untried}, with {in_sentence(by)} "
+        f"On {where} {best.algorithm} ({settings_text(best.row)}) is first, with {in_sentence(by)} "
         f"{estimate_text(by, estimate)} {guarantee(best.row)}"
     ]
     if answer.equal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.config.conditions import Condition
@@ -58,7 +58,7 @@ def sentences(answer: Recommendation) -> list[str]:
         missing = [f"Nothing is within the bounds on {listed(empty, MOST)}."] if empty else []
         return [*federation_sentences(found[0], answer), *missing]
     return [
-        *unknown_budgets(answer.conditions, {b for own in answer.answers for b in own.budgets}),
+        *unknown_budgets(answer.conditions, answer.answers),
         *_over_federations(found, answer),
     ]
 
@@ -93,7 +93,7 @@ def federation_sentences(answer: Answer, whole: Recommendation) -> list[str]:
         ]
         take = "Of what is within them, take"
     return [
-        *unknown_budgets(whole.conditions, answer.budgets),
+        *unknown_budgets(whole.conditions, [answer]),
         *warning,
         f"{take} {best.algorithm}{_model(best.row)} with {settings_text(best.row)}: "
         f"{in_sentence(by)} {_expected(answer.estimates[best.key], best, by)}, {guarantee(best.row)}"
@@ -314,22 +314,35 @@ def alone_text(answer: Answer, by: str) -> str:
     return f"{said}, {'less' if loss.mean > 0 else 'which is better'} by {difference(by, abs(loss.mean))}"
 
 
-def unknown_budgets(conditions: Iterable[Condition], budgets: Collection[float]) -> list[str]:
-    """Return what was run in place of a budget that was not."""
-    for condition in conditions:
-        if condition.name not in BUDGETS or not condition.upper or isinstance(condition.value, str):
-            continue
-        bound = condition.value
+def unknown_budgets(conditions: Iterable[Condition], answers: Sequence[Answer]) -> list[str]:
+    """Return what was run in place of a budget that was not, in one sentence; none where all ran it."""
+    bound = next((c.value for c in conditions if c.name in BUDGETS and c.upper), None)
+    if not isinstance(bound, float):
+        return []
+    instead: dict[str, list[str]] = {}
+    for answer in answers:
+        budgets = answer.budgets
         if not budgets or any(math.isclose(bound, budget, rel_tol=0.01) for budget in budgets):
             continue
         smaller = [budget for budget in budgets if budget < bound]
-        if smaller:
-            return [
-                f"No run is at ε {bound:g}: the next smaller budget that was run is {max(smaller):g}, so more may "
-                "be possible."
-            ]
-        return [f"No run is at ε {bound:g} or less: the smallest budget that was run is {min(budgets):g}."]
-    return []
+        text = (
+            f"the next smaller budget that was run is {max(smaller):g}"
+            if smaller
+            else f"the smallest budget that was run is {min(budgets):g}"
+        )
+        instead.setdefault(text, []).append(answer.federation.dataset)
+    if not instead:
+        return []
+    parts = [
+        text if len(answers) == 1 else f"{text} on {listed(list(dict.fromkeys(names)), MOST)}"
+        for text, names in instead.items()
+    ]
+    everywhere = sum(map(len, instead.values())) == len(answers)
+    what = "No run is" if everywhere else "Not every federation was run"
+    below = (
+        "" if any(budget < 1.01 * bound for answer in answers for budget in answer.budgets) else " or less"
+    )
+    return [f"{what} at ε {bound:g}{below}: {', '.join(parts)}."]
 
 
 def _over_federations(found: Sequence[Answer], answer: Recommendation) -> list[str]:
@@ -367,7 +380,7 @@ def nothing(answer: Recommendation) -> list[str]:
     if not answer.considered:
         return [f"No row has {in_sentence(answer.by)}."]
     lines = [f"None of {counted(answer.considered, 'row')} is within {bounds}."]
-    lines += unknown_budgets(answer.conditions, {b for own in answer.answers for b in own.budgets})
+    lines += unknown_budgets(answer.conditions, answer.answers)
     for obstacle in answer.obstacles:
         dataset = obstacle.nearest.row["dataset"]
         lines.append(

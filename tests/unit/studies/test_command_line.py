@@ -13,7 +13,9 @@ from studies.__main__ import PROGRAM, main, parser
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("command", ["papers", "systems", "board submit", "board check", "board build"])
+@pytest.mark.parametrize(
+    "command", ["papers", "systems", "references", "board submit", "board check", "board build"]
+)
 def test_help_ends_with_examples_that_parse(command, capsys):
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])

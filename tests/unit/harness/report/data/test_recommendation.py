@@ -213,3 +213,88 @@ def test_extrapolated_epsilons_are_marked_as_in_tables():
 
 def test_no_note_without_an_extrapolated_epsilon():
     assert not any("†" in text for text in said(answer("epsilon <= 4")))
+
+
+def both_ways(name, seed, accuracy, data="adult", **options):
+    part = {"name": data, "path": None, "label": None, "sensitive": None, "options": {}}
+    privacy = private(options.pop("epsilon")) if "epsilon" in options else None
+    line = evaluation(20, options.pop("size", 1000), privacy and privacy["epsilon"], accuracy=accuracy)
+    return done(spec(name, seed, privacy=privacy, data=part), line)
+
+
+def ten(name, accuracy, spread=0.01, **options):
+    """Return ten runs whose values go up and down by as much as `spread`, all by the same seeds."""
+    return [both_ways(name, seed, accuracy + spread * (seed % 2 - 0.5), **options) for seed in range(10)]
+
+
+def test_the_answer_names_setting_value_interval_next_best_and_what_is_as_good():
+    """Seeds move all methods alike, so paired differences are exact: ditto is .01 below, scaffold as good."""
+    runs = [*ten("fedavg", 0.80, epsilon=2.0), *ten("ditto", 0.79, epsilon=2.0)]
+    runs += [*ten("scaffold", 0.80, 0.012, epsilon=2.0, size=100), *ten("fedprox", 0.85)]
+    found = answer("epsilon_total <= 2", runs=runs)
+    text = " ".join(sentences(found))
+    assert "take fedavg (logistic) with lr" not in text  # its step size is the default
+    assert "take fedavg (logistic) with local_steps 10, rounds 20, clip 10: accuracy 0.800 [0.79" in text
+    assert "is expected (95 % interval over 10 seeds), under ε = 2 for a client (local noise)" in text
+    assert "The next best, scaffold, costs 0.0 points (" in text
+    assert (
+        "fedavg cannot be told apart from scaffold; of these, scaffold sends least: 300 B in place of 3 kB"
+        in text
+    )
+    assert "without privacy the best reaches 0.850" in text.lower()
+    assert [row["told apart"] for row in readable_rows(found)] == ["", "no", "yes"]
+    rows = {row["algorithm"]: row for row in recommendation_rows(found)}
+    assert rows["ditto"]["loss"] == pytest.approx(0.01) and rows["ditto"]["loss_paired"]
+    assert rows["ditto"]["told_apart"] and not rows["scaffold"]["told_apart"]
+
+
+def test_models_of_each_client_are_no_model_for_everybody():
+    runs = [*ten("ditto", 0.8, epsilon=2.0), *ten("fedavg", 0.7, epsilon=2.0)]
+    text = " ".join(sentences(answer("epsilon <= 2", runs=runs)))
+    assert "with one model for everybody the best is fedavg, with 0.700" in text
+    alone = answer("epsilon <= 2", "model_for == everybody", runs=runs)
+    assert [row.algorithm for row in alone.rows] == ["fedavg"]
+
+
+def test_what_lone_clients_beat_is_not_worth_it():
+    """No federated method is near what clients reach alone, where nothing is told to anybody."""
+    runs = [*ten("fedavg", 0.6, epsilon=2.0), *ten("local", 0.7, size=0)]
+    text = sentences(answer("epsilon <= 2", runs=runs))
+    assert "nothing within the bounds is worth it: clients alone, with nothing sent, reach 0.700" in text[0]
+    assert "better by 10.0 points" in text[0] and text[1].startswith("Of what is within them, take fedavg")
+    runs = [*ten("fedavg", 0.7, epsilon=2.0), *ten("local", 0.7, 0.011, size=0)]
+    text = sentences(answer("epsilon <= 2", runs=runs))
+    assert text[0].startswith("On adult") and "which cannot be told apart" in text[-1]
+
+
+def test_pooled_data_are_a_yardstick_and_no_answer():
+    runs = [*ten("centralized", 0.9, size=0), *ten("fedavg", 0.8)]
+    found = answer("accuracy >= 0.5", runs=runs)
+    assert [row.algorithm for row in found.rows] == ["fedavg"]
+    assert "Pooled data give 0.900" in sentences(found)[-1]
+
+
+def test_of_several_federations_the_answer_is_what_holds_on_most():
+    runs = [*ten("fedavg", 0.8, epsilon=2.0), *ten("ditto", 0.7, epsilon=2.0)]
+    runs += [*ten("fedavg", 0.6, data="german", epsilon=2.0), *ten("ditto", 0.65, data="german", epsilon=2.0)]
+    runs += ten("fedavg", 0.9, data="heart", epsilon=8.0)
+    found = answer("epsilon <= 2", runs=runs)
+    text = " ".join(sentences(found))
+    assert "No method is first, or not told apart from the first, on all 2 federations" in text
+    assert "Nothing is within the bounds on heart (20 clients)" in text
+    assert "Not every federation was run at ε 2: the smallest budget that was run is 8 on heart" in text
+    assert [(row["federation"], row["method"], row["costs"]) for row in readable_rows(found)] == [
+        ("adult", "fedavg", ""),
+        ("adult", "ditto", "10.0 points"),
+        ("german", "ditto", ""),
+        ("german", "fedavg", "5.0 points"),
+    ]
+    one = answer("epsilon <= 2", "dataset == german", runs=runs)
+    assert "On german (20 clients), take ditto" in sentences(one)[0]
+    assert "heart" not in " ".join(said(one)) and one.considered == 2
+
+
+def test_bytes_of_bounds_have_units():
+    (bound,) = read_conditions(["bytes <= 1500000"], LEADERBOARD)
+    missed = said(recommend(Evidence(leaderboard(RUNS), "accuracy"), [bound._replace(value=10.0)]))
+    assert missed[0] == "None of 4 rows is within bytes <= 10 B."
