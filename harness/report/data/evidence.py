@@ -48,7 +48,7 @@ class Loss(NamedTuple):
     mean, low, high : float
         In the unit of the measure.
     over : str
-        What the interval covers; empty where there is none, and ends are infinite.
+        What the interval covers; empty where there is none. Ends are then infinite, or those of an exact number.
     paired : bool
         Whether it is of differences seed by seed. If not, it is made of the two intervals and errs on the wide
         side, as the runs of a seed have the same test samples.
@@ -67,7 +67,7 @@ class Federation(NamedTuple):
     Attributes
     ----------
     suite, dataset, partition : str
-        As in the leaderboard.
+        As in the leaderboard; in place of data the problem, if that draws its own.
     clients : int or None
         Number of clients.
     settings : tuple of str
@@ -84,9 +84,10 @@ class Federation(NamedTuple):
     def of(cls, row: Row) -> Federation:
         """Return the federation of a row."""
         settings = (row["settings"] or "").split()
-        telling = tuple(text for text in settings if text.startswith(("data.", "partition.")))
-        suite, dataset, partition = (row[name] or "" for name in ("suite", "dataset", "partition"))
-        return cls(suite, dataset, partition, row["clients"], telling)
+        sections = ("data.", "partition.") if row["dataset"] else ("problem.",)
+        telling = tuple(text for text in settings if text.startswith(sections))
+        dataset = row["dataset"] or row["problem"] or ""
+        return cls(row["suite"] or "", dataset, row["partition"] or "", row["clients"], telling)
 
 
 def plain_rows(frame: pd.DataFrame) -> list[Row]:
@@ -163,6 +164,8 @@ class Evidence:
         tuned = re.search(r"selection_(\w+)", row.get("tuned") or "")
         if row.get("procedure_low") is not None and tuned and tuned[1] == self.by:
             return Estimate(mean, row["procedure_low"], row["procedure_high"], SEARCHES)
+        if self.by in (*TOTALS, "epsilon"):  # the same for all seeds, or a mean without a deviation
+            return Estimate(mean, mean, mean, "")
         if deviation is None or seeds < 2:
             return Estimate(mean, -math.inf, math.inf, "")
         half = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * deviation / math.sqrt(seeds)
@@ -204,11 +207,11 @@ class Evidence:
                 low, high = sorted(sign * end for end in interval[:2])
                 return Loss(mean, low, high, interval[2], True)
         first, second = self.estimate(best), self.estimate(row)
-        if not first.over or not second.over:
-            return Loss(mean, -math.inf, math.inf, "", False)
         low = mean - math.hypot(first.mean - first.low, second.high - second.mean)
         high = mean + math.hypot(first.high - first.mean, second.mean - second.low)
-        return Loss(mean, low, high, SEARCHES if first.over == second.over == SEARCHES else SEEDS, False)
+        covered = {first.over, second.over}
+        over = "" if "" in covered else SEARCHES if covered == {SEARCHES} else SEEDS
+        return Loss(mean, low, high, over, False)
 
 
 def _to_baseline(row: Row, baseline: Row, mean: float, by: str) -> tuple[float, float, str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import scipy  # its parts are imported at their first use, as they are slow to import
 
-from harness.config.conditions import Condition
+from harness.config.conditions import UNBOUNDED, Condition
 from harness.config.report import known
 from harness.metrics import better_is_higher
 from harness.report.data.evidence import Estimate, Evidence, Federation, Loss, Row
@@ -114,7 +114,8 @@ class Answer:
     luck : float or None
         Difference of two rows of the same method under the first row's privacy; None without such rows.
     without_privacy, alone, pooled : Estimate or None
-        Best values of federated methods without privacy, of clients that learn alone, and of pooled data.
+        Best values of federated methods without privacy, of clients that learn alone and are within all bounds but
+        those on privacy (of which they spend none), and of pooled data.
     loss_alone : Loss or None
         By how much clients that learn alone are worse than the first row.
     budgets : tuple of float
@@ -253,7 +254,9 @@ def _answer(
     def best(rows: Iterable[Row]) -> Row | None:
         return min(rows, key=lambda row: sign * evidence.value(row, evidence.by), default=None)
 
-    alone = best(row for row in every if row["model_for"] == ALONE)
+    others = [one for one in conditions if one.name not in UNBOUNDED and not one.name.startswith("dp_")]
+    lone = (row for row in rated if row.row["model_for"] == ALONE)
+    alone = best(row.row for row in within_bounds(lone, others))
     plain = best(row for row in every if row["dp_unit"] is None and row["model_for"] not in (POOLED, ALONE))
     pooled = best(row for row in every if row["model_for"] == POOLED)
     asked = (row["epsilon_asked"] or row["epsilon_total"] for row in every)

@@ -140,7 +140,7 @@ def distance(own: Shape, other: Shape) -> float:
 
 
 def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Condition]) -> ReferenceAnswer:
-    """Return what the nearest federations say.
+    """Return what the nearest federations say, of those with rows of the kind that is asked for.
 
     Of federations of the same data the nearest counts; of equally near ones that with most rows within the bounds.
 
@@ -159,10 +159,11 @@ def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Conditio
         If nothing is known of one's own data, or a number is out of range.
     """
     _check(own)
-    shapes = shapes_of(evidence.rows)
-    fitting = Counter(
-        Federation.of(rated.row) for rated in within_bounds(rated_rows(evidence, conditions), conditions)
-    )
+    rated = rated_rows(evidence, conditions)
+    fitting = Counter(Federation.of(row.row) for row in within_bounds(rated, conditions))
+    kinds = [condition for condition in conditions if condition.upper is None]  # as dp_unit == client
+    of_kind = within_bounds(rated, kinds) or rated
+    shapes = shapes_of(row.row for row in of_kind)
 
     def order(federation: Federation) -> tuple[float, int, Federation]:
         return round(distance(own, shapes[federation]), 1), -fitting[federation], federation

@@ -35,7 +35,7 @@ def sentences(asked: ReferenceAnswer) -> list[str]:
         return [*lines, *nothing(answer)]
     lines += unknown_budgets(answer.conditions, answer.answers)
     lines += [_said_of(one, asked) for one in answer.answers]
-    return [*lines, _agreement(asked, found), _pilot(asked, found)]
+    return [*lines, _agreement(asked, found), *_kinds(found), _pilot(asked, found)]
 
 
 def nearest_rows(asked: ReferenceAnswer) -> list[dict[str, Any]]:
@@ -119,6 +119,18 @@ def _agreement(asked: ReferenceAnswer, found: list[Answer]) -> str:
     return f"They do not agree: no method is {first}"
 
 
+def _kinds(found: list[Answer]) -> list[str]:
+    """Return how to ask about one kind of privacy, where the answers have several."""
+    kinds = {
+        name: sorted({str(one.best.row[name]) for one in found if one.best.row[name] is not None})
+        for name in ("dp_unit", "dp_placement")
+    }
+    several = [f"--where '{name} == {values[0]}'" for name, values in kinds.items() if len(values) > 1]
+    if not several:
+        return []
+    return [f"Their ε protect different things; {' or '.join(several)} asks about one of them."]
+
+
 def _pilot(asked: ReferenceAnswer, found: list[Answer]) -> str:
     """Return what a pilot run would settle, and how to make it."""
     by, methods = asked.recommendation.by, asked.to_try
@@ -128,9 +140,7 @@ def _pilot(asked: ReferenceAnswer, found: list[Answer]) -> str:
         for row in one.rows
         if row.algorithm in methods and (loss := one.losses[row.key]).over and row is not one.best
     )
-    open_ = (
-        f"; differences below about {difference(by, half[len(half) // 2])} would stay open" if half else ""
-    )
+    open_ = f"; differences below about {difference(by, half[len(half) // 2])} may stay open" if half else ""
     what = (
         f"which of {listed(methods)} is best"
         if len(methods) > 1

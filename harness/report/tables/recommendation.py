@@ -88,10 +88,13 @@ def federation_sentences(answer: Answer, whole: Recommendation) -> list[str]:
     take = f"On {federation_text(answer)}, take"
     warning = []
     if answer.alone_is_better:
+        loss = 0.0 if answer.loss_alone is None else -answer.loss_alone.mean
+        value = "" if answer.alone is None else figure(by, answer.alone.mean)
         warning = [
-            f"On {federation_text(answer)} nothing within the bounds is worth it: {alone_text(answer, by)}."
+            f"On {federation_text(answer)}, clients alone, with nothing sent, reach {in_sentence(by)} {value}: "
+            f"better by {difference(by, loss)} than all methods within the bounds, for the clients that trained."
         ]
-        take = "Of what is within them, take"
+        take = "Of those methods, take"
     return [
         *unknown_budgets(whole.conditions, [answer]),
         *warning,
@@ -240,8 +243,9 @@ def _next_best(answer: Answer, by: str) -> str:
     if rival is None:
         return f"No other method was run within the bounds; {best} stands alone."
     loss = answer.losses[rival.key]
-    ends = f" ({difference(by, loss.low, sign=True)} to {difference(by, loss.high, sign=True)})"
-    said = f"The next best, {rival.algorithm}, costs {difference(by, loss.mean)}{ends if loss.over else ''}"
+    said = f"The next best, {rival.algorithm}, costs {difference(by, loss.mean)}"
+    if loss.over:
+        said += f" ({difference(by, loss.low, sign=True)} to {difference(by, loss.high, sign=True)})"
     if loss.mean < 0:
         said = (
             f"{rival.algorithm} is better by {difference(by, -loss.mean)}, but only "
@@ -311,7 +315,7 @@ def alone_text(answer: Answer, by: str) -> str:
     said = f"clients alone, with nothing sent, reach {figure(by, answer.alone.mean)}"
     if not answer.is_difference(loss):
         return f"{said}, which cannot be told apart"
-    return f"{said}, {'less' if loss.mean > 0 else 'which is better'} by {difference(by, abs(loss.mean))}"
+    return f"{said}, {'worse' if loss.mean > 0 else 'which is better'} by {difference(by, abs(loss.mean))}"
 
 
 def unknown_budgets(conditions: Iterable[Condition], answers: Sequence[Answer]) -> list[str]:
@@ -350,23 +354,24 @@ def _over_federations(found: Sequence[Answer], answer: Recommendation) -> list[s
     counts = Counter(method for own in found for method in dict.fromkeys(own.candidates))
     most = max(counts.values())
     names = sorted(method for method, count in counts.items() if count == most)
-    federations = counted(len(found), "federation")
+    every = "both federations" if len(found) == 2 else f"all {len(found)} federations"
     if most == len(found):
-        lines = [
-            f"On all {federations} {listed(names)} {_are(names)} first, or not told apart from the first."
-        ]
+        lines = [f"On {every} {listed(names)} {_are(names)} first, or not told apart from the first."]
+    elif most == 1:
+        lines = ["No method is first, or not told apart from the first, on two federations."]
     else:
         lines = [
-            f"No method is first, or not told apart from the first, on all {federations}; on {most} of them "
+            f"No method is first, or not told apart from the first, on {every}; on {most} of them "
             f"{_are(names)} {listed(names)}."
         ]
     empty = [federation_text(own) for own in answer.answers if not own.rows]
     if empty:
         lines.append(f"Nothing is within the bounds on {listed(empty, MOST)}.")
-    dataset = found[0].federation.dataset
+    row = found[0].best.row
+    column = "dataset" if len({own.federation.dataset for own in found}) > 1 and row["dataset"] else "clients"
     return [
         *lines,
-        f"For settings and what cannot be told apart, ask about one: --where 'dataset == {dataset}'.",
+        f"For settings and what cannot be told apart, ask about one: --where '{column} == {row[column]}'.",
     ]
 
 
@@ -416,6 +421,11 @@ def difference(by: str, value: float, sign: bool = False) -> str:
     return size(value) if by.startswith("bytes") else quantity(value)
 
 
+def _plain(by: str, value: float) -> str:
+    """Return a difference without its unit."""
+    return difference(by, value).removesuffix(" points")
+
+
 def _model(row: Row) -> str:
     """Return what is trained, where it is no plain classification or regression by a linear model."""
     problem = f" on {row['problem']}" if row["problem"] not in (None, "classify", "regression") else ""
@@ -462,13 +472,15 @@ def _row(own: Answer, rated: RatedRow, answer: Recommendation, several: bool) ->
 
 def _readable(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str, Any]:
     loss, by = own.losses[rated.key], answer.by
-    bounds = (c.name for c in answer.conditions if c.name not in (by, "algorithm", *SCOPE, *BUDGETS))
+    bounds = (
+        c.name for c in answer.conditions if c.upper is not None and c.name not in (by, *SCOPE, *BUDGETS)
+    )
     is_best = rated is own.best
     return {
         "method": rated.algorithm,
         "protection": protection_text(rated.row),
         words(by): estimate_text(by, own.estimates[rated.key]),
-        "costs": "" if is_best else difference(by, loss.mean),
+        "costs (points)" if in_points(by) else "costs": "" if is_best else _plain(by, loss.mean),
         "told apart": "" if is_best else "yes" if own.is_apart(rated) else "no",
         "within bounds": _within(rated),
         **{

@@ -51,7 +51,7 @@ def test_a_folder_of_tables_needs_the_name_of_one(tmp_path):
     with pytest.raises(UserError, match="--suite one or two"):
         published_leaderboard(tmp_path)
     with pytest.raises(UserError, match="Did you mean 'two'"):
-        published_leaderboard(tmp_path, "twoo")
+        published_leaderboard(tmp_path, "tw0")
     assert set(published_leaderboard(tmp_path, "two")["suite"]) == {"two"}
     (tmp_path / "runs").mkdir()
     assert published_leaderboard(tmp_path) is None
@@ -152,6 +152,6 @@ def test_sums_over_clients_are_scaled_to_one_s_own_number():
 
 def test_a_measure_that_a_table_lacks_is_refused():
     with pytest.raises(UserError, match="Did you mean 'accuracy'"):
-        Evidence.of_table(table(), "acuracy")
+        Evidence.of_table(table(), "accuracyy")
     assert Evidence.of_table(table()).by == "accuracy"
     assert Federation.of(Evidence.of_table(table()).rows[0]).clients == 20

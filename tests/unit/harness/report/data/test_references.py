@@ -132,6 +132,17 @@ def test_a_published_table_answers_as_a_file_and_as_a_folder(capsys):
     assert f"take {first['algorithm']}" in " ".join(answers[0]["said"])
 
 
+def test_a_kind_of_privacy_can_be_asked_for(capsys):
+    """Heart protects records by local noise, the others clients by central noise."""
+    asked = ["recommend", "--clients", "4", "--samples", "185", "--epsilon", "2"]
+    assert main(asked) == 0
+    text = said(capsys)
+    assert "near heart" in text and "Their ε protect different things; --where 'dp_unit == client'" in text
+    assert main([*asked, "--where", "dp_unit == client"]) == 0
+    text = said(capsys)
+    assert "heart" not in text and "different things" not in text and "clients alone" in text
+
+
 def test_the_nearest_are_in_the_json(capsys):
     assert main(["recommend", "--clients", "194", "--epsilon", "2", "--bytes", "1GB", "--json"]) == 0
     nearest = json.loads(capsys.readouterr().out)["nearest"]
