@@ -150,6 +150,12 @@ class Answer:
         return (loss.low > 0 or loss.high < 0) and abs(loss.mean) > (self.luck or 0.0)
 
     @property
+    def rivals(self) -> list[RatedRow]:
+        """The rows of other methods, without lone clients, whose comparison is `loss_alone`."""
+        best = self.best.algorithm
+        return [row for row in self.rows if row.algorithm != best and row.row["model_for"] != ALONE]
+
+    @property
     def alone_is_better(self) -> bool:
         """Whether clients that learn alone are better than the first row, beyond doubt."""
         return (
@@ -159,9 +165,9 @@ class Answer:
     @cached_property
     def equal(self) -> list[RatedRow]:
         """Rows that cannot be told apart from the first: of each other method the best."""
-        methods = {self.best.algorithm}
+        methods: set[str] = set()
         equal = []
-        for row in self.rows:
+        for row in self.rivals:
             if row.algorithm not in methods and not self.is_apart(row):
                 methods.add(row.algorithm)
                 equal.append(row)

@@ -212,9 +212,12 @@ def _expected(estimate: Estimate, best: RatedRow, by: str) -> str:
 
 def estimate_text(by: str, estimate: Estimate) -> str:
     """Return a value with its interval: ``0.819 [0.813, 0.825]``."""
-    value = figure(by, estimate.mean)
-    ends = f" [{figure(by, estimate.low)}, {figure(by, estimate.high)}]"
-    return f"{value}{ends if estimate.over else ''}"
+    value, ends = figure(by, estimate.mean), (estimate.low, estimate.high)
+    if not estimate.over:
+        return value
+    if in_points(by):  # a share beyond 0 or 1 is none
+        ends = max(0.0, ends[0]), min(1.0, ends[1])
+    return f"{value} [{figure(by, ends[0])}, {figure(by, ends[1])}]"
 
 
 def interval_over(row: Row, estimate: Estimate) -> str:
@@ -239,9 +242,9 @@ def _within(rated: RatedRow) -> str:
 def _next_best(answer: Answer, by: str) -> str:
     """Return what the next best method costs, and what cannot be told apart from the first."""
     best = answer.best.algorithm
-    rival = next((rated for rated in answer.rows if rated.algorithm != best), None)
-    if rival is None:
-        return f"No other method was run within the bounds; {best} stands alone."
+    if not answer.rivals:
+        return f"No other method that sends anything is within the bounds; {best} stands alone."
+    rival = answer.rivals[0]
     loss = answer.losses[rival.key]
     said = f"The next best, {rival.algorithm}, costs {difference(by, loss.mean)}"
     if loss.over:
@@ -271,7 +274,7 @@ def _least(answer: Answer) -> str:
     sent = {
         rated.key: float(rated.values["bytes"])
         for rated in answer.rows
-        if rated.values["bytes"] is not None and not answer.is_apart(rated)
+        if rated.values["bytes"] and not answer.is_apart(rated)
     }
     most = sent.get(answer.best.key)
     if not most or min(sent.values()) > LITTLE * most:

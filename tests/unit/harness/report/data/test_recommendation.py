@@ -269,6 +269,20 @@ def test_an_answer_that_lone_clients_beat_says_so_first():
     assert text[0].startswith("On adult") and "which cannot be told apart" in text[-1]
 
 
+def test_lone_clients_are_told_of_once():
+    """Under a budget they have rows of their own, with ε 0."""
+    runs = [*ten("ditto", 0.7, epsilon=2.0), *ten("local", 0.7, 0.011, size=0, epsilon=2.0)]
+    text = sentences(answer("epsilon <= 2", runs=runs))
+    assert sum("clients alone" in one.lower() for one in text) == 1
+    assert "No other method that sends anything is within the bounds; ditto stands alone." in text
+
+
+def test_shares_end_at_one():
+    runs = [*ten("fedavg", 0.99, 0.2), *ten("ditto", 0.5)]
+    found = answer("accuracy >= 0.1", runs=runs)
+    assert "accuracy 0.990 [0.915, 1.000]" in sentences(found)[0]
+
+
 def test_pooled_data_are_a_yardstick_and_no_answer():
     runs = [*ten("centralized", 0.9, size=0), *ten("fedavg", 0.8)]
     found = answer("accuracy >= 0.5", runs=runs)
