@@ -145,7 +145,8 @@ def shape_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--data",
         metavar="NAME|YAML",
-        help="count clients, samples and skew in your data, such as 'csv:mine.csv?label=y&client=site'",
+        help="count samples and skew in your data, such as 'csv:mine.csv?label=y&client=site'; with --clients "
+        "they are dealt at random",
     )
 
 

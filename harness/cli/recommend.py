@@ -33,7 +33,8 @@ def recommend_command(args: argparse.Namespace) -> int:
     code = _print_answer(args, asked.recommendation, asked)
     if args.pilot is not None and code == 0:
         with output(args.pilot) as temporary:
-            temporary.write_text(pilot(asked, args.data and read("--data", args.data)), encoding="utf-8")
+            data = args.data and read("--data", args.data)
+            temporary.write_text(pilot(asked, data, args.clients), encoding="utf-8")
         log.print(f"wrote {args.pilot}", markup=False)
     return code
 

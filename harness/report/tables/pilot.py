@@ -23,13 +23,12 @@ CHOOSING = ("accuracy", "auroc", "eqopp", "worst_group", "loss")  # measures tha
 HEAD = """\
 # A pilot run: the candidates of the references, tuned on your data{blank}.
 # {same[0]} and {same[1]} are one method here: what they differ by is what this table cannot tell apart.
-# python -m harness plan pilot.yaml says what it costs, python -m harness suite pilot.yaml runs it, and
-# python -m harness recommend results --suite pilot answers from it.
+# `plan` says what this file costs, `suite` runs it, and `recommend results --suite pilot` answers from its results.
 """
 FILL_IN = ";\n# replace path, label and client by a file of yours and its columns"
 
 
-def pilot(asked: ReferenceAnswer, data: Any = None) -> str:
+def pilot(asked: ReferenceAnswer, data: Any = None, clients: int | None = None) -> str:
     """Return the suite file as YAML.
 
     Parameters
@@ -38,7 +37,12 @@ def pilot(asked: ReferenceAnswer, data: Any = None) -> str:
         The answers of the references.
     data : str or dict, optional
         Section ``data`` of a run file; without it there are names to fill in.
+    clients : int, optional
+        Deal the data to so many clients at random, where no column names them.
     """
+    partition = (
+        {"kind": "natural"} if data is None or clients is None else {"kind": "iid", "clients": clients}
+    )
     rows = [row for row in asked.rows_to_try if row["model_for"] != ALONE]
     methods = [str(row["algorithm"]) for row in rows]
     ranges = _ranges(asked, [*methods, *SAME, "local", "centralized"])
@@ -59,7 +63,7 @@ def pilot(asked: ReferenceAnswer, data: Any = None) -> str:
         "suite": "pilot",
         "base": {
             "data": data or BLANK,
-            "partition": {"kind": "natural", "selection": 0.2},
+            "partition": {**partition, "selection": 0.2},
             "model": "logistic",
             "rounds": 10,
             "eval_every": 1000,
@@ -69,7 +73,6 @@ def pilot(asked: ReferenceAnswer, data: Any = None) -> str:
             "settings": ranges,
             "metric": by if by in CHOOSING else "auroc",
             "budget": BUDGET,
-            "once_for": ["compression.beta"],
         },
         "report": {"by": by, "baseline": SAME[0]},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.config.conditions import Condition
@@ -326,30 +326,35 @@ def unknown_budgets(conditions: Iterable[Condition], answers: Sequence[Answer]) 
     bound = next((c.value for c in conditions if c.name in BUDGETS and c.upper), None)
     if not isinstance(bound, float):
         return []
-    instead: dict[str, list[str]] = {}
+    smaller: dict[float, list[str]] = {}
+    smallest: dict[float, list[str]] = {}
     for answer in answers:
-        budgets = answer.budgets
-        if not budgets or any(math.isclose(bound, budget, rel_tol=0.01) for budget in budgets):
+        if any(math.isclose(bound, budget, rel_tol=0.01) for budget in answer.budgets) or not answer.budgets:
             continue
-        smaller = [budget for budget in budgets if budget < bound]
-        text = (
-            f"the next smaller budget that was run is {max(smaller):g}"
-            if smaller
-            else f"the smallest budget that was run is {min(budgets):g}"
-        )
-        instead.setdefault(text, []).append(answer.federation.dataset)
-    if not instead:
-        return []
+        below = [budget for budget in answer.budgets if budget < bound]
+        part, budget = (smaller, max(below)) if below else (smallest, min(answer.budgets))
+        part.setdefault(budget, []).append(answer.federation.dataset)
     parts = [
-        text if len(answers) == 1 else f"{text} on {listed(list(dict.fromkeys(names)), MOST)}"
-        for text, names in instead.items()
+        f"{what} budget that was run is {_budget_texts(part, len(answers) > 1)}"
+        for what, part in (("the next smaller", smaller), ("the smallest", smallest))
+        if part
     ]
-    everywhere = sum(map(len, instead.values())) == len(answers)
-    what = "No run is" if everywhere else "Not every federation was run"
-    below = (
-        "" if any(budget < 1.01 * bound for answer in answers for budget in answer.budgets) else " or less"
-    )
-    return [f"{what} at ε {bound:g}{below}: {', '.join(parts)}."]
+    if not parts:
+        return []
+    number = sum(len(names) for part in (smaller, smallest) for names in part.values())
+    what = "No run is" if number == len(answers) else "Not every federation was run"
+    return [
+        f"{what} at ε {bound:g}{'' if smaller or number < len(answers) else ' or less'}: {', '.join(parts)}."
+    ]
+
+
+def _budget_texts(budgets: Mapping[float, Sequence[str]], named: bool) -> str:
+    """Return budgets with the federations that they were run on, if they are named."""
+    texts = [
+        f"{budget:g}" + (f" on {listed(list(dict.fromkeys(names)), MOST)}" if named else "")
+        for budget, names in budgets.items()
+    ]
+    return "; ".join(texts)
 
 
 def _over_federations(found: Sequence[Answer], answer: Recommendation) -> list[str]:
