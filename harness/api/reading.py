@@ -72,7 +72,7 @@ def leaderboard(
 
 
 def recommend(
-    place: str | Path | None,
+    folder: str | Path | None,
     where: Sequence[str],
     suite: str | None = None,
     *,
@@ -85,7 +85,7 @@ def recommend(
 
     Parameters
     ----------
-    place : str, Path or None
+    folder : str, Path or None
         Results folder, or a leaderboard in CSV; None for the references that come with the harness.
     where : sequence of str
         Bounds on measures or columns of the leaderboard, such as ``"epsilon_total <= 2"``; all must hold.
@@ -112,15 +112,15 @@ def recommend(
         raise UserError(f"where: a list of bounds, as ['epsilon_total <= 2'], given {where!r}")
     own = Shape(clients, samples, skew)
     if own != Shape():
-        if place is not None:
+        if folder is not None:
             raise UserError(
-                f"clients, samples, skew: for answers from the references, where place is None, not {place}"
+                f"clients, samples, skew: for answers from the references, where folder is None, not {folder}"
             )
         evidence = Evidence.of_table(references(), by, clients)
         asked = ask_references(own, evidence, read_conditions(where, evidence.columns))
         answer, said = asked.recommendation, nearest.sentences(asked)
     else:
-        evidence = _evidence(place, suite, by)
+        evidence = _evidence(folder, suite, by)
         answer = recommended(evidence, read_conditions(where, evidence.columns))
         said = recommendation.sentences(answer)
     answers = pd.DataFrame(recommendation.recommendation_rows(answer))
@@ -128,14 +128,14 @@ def recommend(
     return answers
 
 
-def _evidence(place: str | Path | None, suite: str | None, by: str | None) -> Evidence:
+def _evidence(folder: str | Path | None, suite: str | None, by: str | None) -> Evidence:
     """Return the rows of a results folder, of a published table, or of all references."""
-    if place is None:
+    if folder is None:
         return Evidence.of_table(references(), by)
-    table = published_leaderboard(Path(place), suite)
+    table = published_leaderboard(Path(folder), suite)
     if table is not None:
         return Evidence.of_table(table, by)
-    results, spec, frame = _ranked(place, suite, by=by)
+    results, spec, frame = _ranked(folder, suite, by=by)
     return Evidence(frame, spec.by, results.cells)
 
 

@@ -102,10 +102,7 @@ def _print_answer(
         out.print(text, markup=False, soft_wrap=False)
     if rows:
         shown = recommendation.readable_rows(answer)
-        more = f"; {len(shown)} of {len(rows)} rows, all with --json" if len(shown) < len(rows) else ""
-        print_rows(
-            shown, f"Within all bounds, the best of each method first{more}", ("model for", "protection")
-        )
+        print_rows(shown, recommendation.table_title(answer, len(shown)), ("model for", "protection"))
     for text in below:
         out.print(text, markup=False, soft_wrap=False)
     return 0 if rows else 1

@@ -34,6 +34,7 @@ from harness.report.tables.text import (
 )
 
 MOST = 10  # rows in a terminal
+FEW = 3  # federations that have several rows each
 MOST_NAMES = 4  # of methods in a sentence
 BUDGETS = ("epsilon", "epsilon_total")
 LITTLE = 0.5  # share of the bytes of the best row that is worth a word
@@ -172,7 +173,7 @@ def protection_text(row: Row) -> str:
 def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
     """Return at most `MOST` rows for a terminal: the best of each method, of many federations the first of each."""
     found = [own for own in answer.answers if own.rows]
-    if len(found) > 3:
+    if len(found) > FEW:
         return [_overview(own, answer) for own in found[:MOST]]
     shown = [(own, rated) for own in found for rated in _best_of_methods(own)[: MOST // max(1, len(found))]]
     rows = [(_named(own) if len(found) > 1 else {}) | _readable(own, rated, answer) for own, rated in shown]
@@ -180,6 +181,14 @@ def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
         for row in rows:
             del row["within bounds"]
     return rows
+
+
+def table_title(answer: Recommendation, shown: int) -> str:
+    """Return the title of a table of so many of the rows within the bounds."""
+    federations = sum(bool(own.rows) for own in answer.answers)
+    what = "the first of each federation" if federations > FEW else "the best of each method first"
+    more = f"; {shown} of {len(answer.rows)} rows, all with --json" if shown < len(answer.rows) else ""
+    return f"Within all bounds, {what}{more}"
 
 
 def bound_text(condition: Condition) -> str:
