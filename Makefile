@@ -5,6 +5,7 @@
 # make format      format the code and apply safe fixes
 # make board       check the submissions in board/ and write its pages to board/site
 # make columns     write docs/columns.md, the meanings of all columns
+# make references  write the table that recommend answers from without results, from results/reference
 # make clean       delete results and caches
 #
 # The first command creates the environment in .venv. The packages that only tests need (Ray, Parquet,
@@ -16,7 +17,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast check format board claims columns clean
+.PHONY: quickstart test test-fast check format board claims columns references clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
@@ -61,6 +62,9 @@ claims: .venv/ready
 
 columns: .venv/ready
 	$(BIN)/python -c 'from harness.report.data.columns import dictionary; print(dictionary(), end="")' > docs/columns.md
+
+references: .venv/ready
+	$(BIN)/python -m studies references
 
 clean:
 	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""The command line of the studies, from a checkout: ``python -m studies papers|results|systems|board``.
+"""The command line of the studies, from a checkout: ``python -m studies papers|results|systems|references|board``.
 
 Exit codes are those of ``python -m harness``; 1 says that a verdict is not the written one.
 """
@@ -26,6 +26,7 @@ from studies.board.command import (
     submit_options,
 )
 from studies.papers.command import papers_command, papers_options
+from studies.references import references_command, references_options
 from studies.results.command import results_command, results_options
 from studies.systems.command import systems_command, systems_options
 
@@ -41,10 +42,13 @@ def parser() -> Parser:
     """Return the argument parser."""
     top = Parser(
         prog=PROGRAM,
-        description="Judge papers, other systems and submissions, and make the pages of results.",
+        description="Judge papers, other systems and submissions; write the pages of results, and the references "
+        "that are installed.",
     )
     verbose_option(top)
-    commands = top.add_subparsers(dest="command", required=True, metavar="papers|results|systems|board")
+    commands = top.add_subparsers(
+        dest="command", required=True, metavar="papers|results|systems|references|board"
+    )
     papers = _add(
         commands,
         "papers",
@@ -72,6 +76,14 @@ def parser() -> Parser:
         "systems opacus:noise_multiplier=1,epochs=10 --json",
     )
     systems_options(systems)
+    references = _add(
+        commands,
+        "references",
+        "write the table of references that comes with the harness, for recommend",
+        references_command,
+        "references",
+    )
+    references_options(references)
     _add_board(commands)
     return top
 

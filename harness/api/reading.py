@@ -14,9 +14,12 @@ from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_pivot, report_settings
 from harness.core.registry import UserError
+from harness.report.data.evidence import Evidence
+from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend as recommended
+from harness.report.data.references import Shape, ask_references, references
 from harness.report.folder import Report, report_folder
-from harness.report.tables import recommendation
+from harness.report.tables import nearest, recommendation
 
 
 def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
@@ -69,26 +72,36 @@ def leaderboard(
 
 
 def recommend(
-    folder: str | Path, where: Sequence[str], suite: str | None = None, *, by: str | None = None
+    folder: str | Path | None,
+    where: Sequence[str],
+    suite: str | None = None,
+    *,
+    by: str | None = None,
+    clients: int | None = None,
+    samples: float | None = None,
+    skew: float | None = None,
 ) -> pd.DataFrame:
-    """Return the settings that satisfy bounds, most certain first.
+    """Return the rows within bounds, the best first, and the answer in sentences.
 
     Parameters
     ----------
-    folder : str or Path
-        Results folder.
+    folder : str, Path or None
+        Results folder, or a leaderboard in CSV; None for the references that come with the harness.
     where : sequence of str
         Bounds on measures or columns of the leaderboard, such as ``"epsilon_total <= 2"``; all must hold.
     suite : str, optional
-        Only this suite's runs.
+        Only this suite's rows.
     by : str, optional
-        Measure that breaks ties. Default: the suite's, or accuracy.
+        Measure that ranks. Default: the suite's, or accuracy.
+    clients, samples, skew : float, optional
+        Of data that nothing was run on: number of clients, mean number of samples of a client, and skew of labels,
+        see `harness.report.data.references.Shape`. The nearest references then answer.
 
     Returns
     -------
     DataFrame
-        One row per cell within all bounds, with how surely it is. ``attrs["said"]`` is a list of sentences; if
-        there is no row, they say which bound excludes most.
+        One row per row within all bounds: settings, value, interval, loss to the first row of the federation.
+        ``attrs["said"]`` is a list of sentences; if there is no row, they say which bound excludes most.
 
     Raises
     ------
@@ -97,12 +110,33 @@ def recommend(
     """
     if isinstance(where, str) or not where:
         raise UserError(f"where: a list of bounds, as ['epsilon_total <= 2'], given {where!r}")
-    results, spec, frame = _ranked(folder, suite, by=by)
-    conditions = read_conditions(where, frame.columns)
-    answer = recommended(results, frame, conditions, spec.by)
-    answers = pd.DataFrame(recommendation.recommendation_rows(answer, frame, conditions, spec.by))
-    answers.attrs["said"] = recommendation.sentences(answer, frame, conditions)
+    own = Shape(clients, samples, skew)
+    if own != Shape():
+        if folder is not None:
+            raise UserError(
+                f"clients, samples, skew: for answers from the references, where folder is None, not {folder}"
+            )
+        evidence = Evidence.of_table(references(), by, clients)
+        asked = ask_references(own, evidence, read_conditions(where, evidence.columns))
+        answer, said = asked.recommendation, nearest.sentences(asked)
+    else:
+        evidence = _evidence(folder, suite, by)
+        answer = recommended(evidence, read_conditions(where, evidence.columns))
+        said = recommendation.sentences(answer)
+    answers = pd.DataFrame(recommendation.recommendation_rows(answer))
+    answers.attrs["said"] = [*said, *recommendation.notes(answer)]
     return answers
+
+
+def _evidence(folder: str | Path | None, suite: str | None, by: str | None) -> Evidence:
+    """Return the rows of a results folder, of a published table, or of all references."""
+    if folder is None:
+        return Evidence.of_table(references(), by)
+    table = published_leaderboard(Path(folder), suite)
+    if table is not None:
+        return Evidence.of_table(table, by)
+    results, spec, frame = _ranked(folder, suite, by=by)
+    return Evidence(frame, spec.by, results.cells)
 
 
 def write_report(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from harness.cli.examples import EXAMPLES, PROGRAM, with_examples
 from harness.cli.grammar import Parser, path
 from harness.cli.options import (
+    bound_options,
     computing_options,
     execution_options,
     folder_options,
@@ -23,6 +24,7 @@ from harness.cli.options import (
     ranking_options,
     repeatable,
     sample_options,
+    shape_options,
     spec_options,
     sweep_options,
     system_options,
@@ -200,9 +202,23 @@ def _report(to: Parser) -> None:
 
 
 def _recommend(to: Parser) -> None:
-    folder_options(to, "only this suite's runs, with the report settings of its file")
-    to.add_argument("--by", help="measure that breaks ties (default: the suite's, or accuracy)")
-    where_option(to)
+    to.add_argument(
+        "dir",
+        nargs="?",
+        type=path,
+        metavar="DIR|FILE.csv",
+        help="results folder, or a leaderboard in CSV (default: the references that come with the harness)",
+    )
+    to.add_argument("--suite", help="only this suite's rows, with the report settings of its file")
+    to.add_argument("--by", help="measure that ranks (default: the suite's, or accuracy)")
+    bound_options(to)
+    shape_options(to)
+    to.add_argument(
+        "--pilot",
+        type=path,
+        metavar="FILE.yaml",
+        help="write a suite file that compares the candidates on your data",
+    )
     system_options(to)
     json_option(to)
 
@@ -378,8 +394,8 @@ COMMANDS = {
         Command("report", "report", "write the table, pictures and HTML page of a results folder", _report),
         Command(
             "recommend",
-            "report",
-            "find the settings that satisfy bounds, and how certain that is",
+            "recommend",
+            "say which method and settings to take within bounds, and what cannot be told apart",
             _recommend,
         ),
         Command("predict", "predict", "apply the saved model of a run to a table", _predict),

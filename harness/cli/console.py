@@ -78,7 +78,7 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[
         return
     columns = list(dict.fromkeys(key for row in rows for key in row))
     widths = {
-        key: 1 + max(len(key), *(len(str(row.get(key) if row.get(key) is not None else "")) for row in rows))
+        key: 2 + max(len(key), *(len(str(row.get(key) if row.get(key) is not None else "")) for row in rows))
         for key in columns
     }
     left_out = []

@@ -51,7 +51,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "report results --suite quickstart",
         "report results --pivot algorithm.name,privacy.epsilon,auroc",
     ),
-    "recommend": ("recommend results --where 'epsilon_total <= 2' --where 'auroc >= 0.8'",),
+    "recommend": (
+        "recommend results --epsilon 2 --where 'auroc >= 0.8'",
+        "recommend results/reference/frontier/leaderboard.csv --epsilon 2 --bytes 1MB",
+        "recommend --clients 300 --samples 150 --skew 0.1 --epsilon 2 --pilot pilot.yaml",
+    ),
     "export": ("export results --csv all.csv", "export results --tensorboard board"),
     "predict": ("predict results/runs/ID patients.csv --csv predictions.csv",),
     "doctor": ("doctor", "doctor --out /shared/results --json"),

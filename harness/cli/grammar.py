@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.registry import UserError, unknown
+from harness.core.units import read_size
 
 #: Packages whose versions may move a result.
 VERSIONED = ("torch", "numpy", "scipy", "dp-accounting", "opacus")
@@ -20,6 +21,14 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path is needed, given ''")
     return Path(text)
+
+
+def amount_of_bytes(text: str) -> float:
+    """Read a number of bytes, with or without a unit."""
+    try:
+        return read_size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"bytes are needed, as 500kB or 1e6, given {text!r}") from None
 
 
 class Version(argparse.Action):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from harness.cli.grammar import path
+from harness.cli.grammar import amount_of_bytes, path
 from harness.executors import EXECUTORS
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
@@ -15,6 +15,7 @@ NUMBERS = {
     "eval-every": "rounds between two evaluations (default: 10)",
     "seed": "seed of partition, start, batches and public cohorts (default: 0)",
 }
+SHAPE = ("clients", "samples", "skew", "data")  # of data that nothing was run on
 PRECISIONS = ("float32", "float64", "bfloat16")
 EXAMPLES = {
     "algorithm": "{name: fedavg, lr: 0.1}",
@@ -111,6 +112,41 @@ def where_option(to: argparse.ArgumentParser) -> None:
         "--where",
         "'NAME <= VALUE'",
         "bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
+    )
+
+
+def bound_options(to: argparse.ArgumentParser) -> None:
+    """Add the bounds that people ask for."""
+    to.add_argument("--epsilon", type=float, metavar="E", help="at most this epsilon in total")
+    for name, what in (("bytes", "both ways"), ("bytes-up", "sent"), ("bytes-down", "received")):
+        to.add_argument(
+            f"--{name}",
+            type=amount_of_bytes,
+            metavar="SIZE",
+            help=f"at most so many bytes {what}, by all clients over the run, such as 1MB",
+        )
+    to.add_argument(
+        "--worst-client", type=float, metavar="A", help="at least this accuracy for the worst client"
+    )
+    where_option(to)
+
+
+def shape_options(to: argparse.ArgumentParser) -> None:
+    """Add what may be said of data that nothing was run on."""
+    to.add_argument("--clients", type=int, metavar="N", help="number of your clients, if you have no runs")
+    to.add_argument("--samples", type=float, metavar="N", help="mean number of samples of a client of yours")
+    to.add_argument(
+        "--skew",
+        type=float,
+        metavar="S",
+        help="by how much shares of labels differ: the mean over samples of half the sum of |share at the client - "
+        "share of all|, 0 to 1; of two classes by how much the share of positives is off",
+    )
+    to.add_argument(
+        "--data",
+        metavar="NAME|YAML",
+        help="count samples and skew in your data, such as 'csv:mine.csv?label=y&client=site'; with --clients "
+        "they are dealt at random",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,11 +32,11 @@ from harness.report import (
 )
 from harness.report.data.best import best_of
 from harness.report.data.clients import clients_table
-from harness.report.data.recommendation import recommend
+from harness.report.data.evidence import Evidence
+from harness.report.data.recommendation import rated_rows, within_bounds
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
-from harness.report.tables import recommendation
 from harness.report.tables.choice import choose, names
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.rows import Board
@@ -49,10 +48,11 @@ Made = TypeVar("Made")
 
 def leaderboard_command(args: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
-    results, spec, frame = _ranked(args)
+    results, spec, frame = ranked(args)
     if conditions := read_conditions(args.where, frame.columns):
-        within_bounds = {rated.cell.key for rated in recommend(results, frame, conditions, spec.by).cells}
-        frame = frame[frame["cell"].isin(within_bounds)].reset_index(drop=True)
+        rows = rated_rows(Evidence(frame, spec.by, results.cells), conditions)
+        cells = {rated.key for rated in within_bounds(rows, conditions)}
+        frame = frame[frame["cell"].isin(cells)].reset_index(drop=True)
         if frame.empty:
             log.print(
                 f"no row is within {' and '.join(map(str, conditions))}; recommend says why", markup=False
@@ -101,31 +101,6 @@ def _in_bold(
             markup=False,
         )
     return best
-
-
-def recommend_command(args: argparse.Namespace) -> int:
-    """Print the cells within bounds; return 1 if there are none."""
-    results, spec, frame = _ranked(args)
-    conditions = read_conditions(args.where, frame.columns)
-    if not conditions:
-        raise UserError("recommend: give at least one bound, as --where 'epsilon_total <= 2'")
-    answer = recommend(results, frame, conditions, spec.by)
-    rows = recommendation.recommendation_rows(answer, frame, conditions, spec.by)
-    sentences = recommendation.sentences(answer, frame, conditions)
-    if args.json:
-        print(json.dumps({"found": rows, "said": sentences}, indent=1, default=str))
-    else:
-        if rows:
-            most_certain = rows[: recommendation.MOST]
-            title = "Within all bounds, most certain first" + (
-                f"; {len(most_certain)} of {len(rows)}, all with --json"
-                if len(most_certain) < len(rows)
-                else ""
-            )
-            print_rows(recommendation.readable_rows(most_certain), title)
-        for text in sentences:
-            out.print(text, markup=False, soft_wrap=False)
-    return 0 if rows else 1
 
 
 def report_command(args: argparse.Namespace) -> int:
@@ -193,7 +168,7 @@ def _refuse_unloaded(folder: Path, measures: Sequence[str | None]) -> None:
             )
 
 
-def _ranked(args: argparse.Namespace) -> tuple[Results, ReportSpec, pd.DataFrame]:
+def ranked(args: argparse.Namespace) -> tuple[Results, ReportSpec, pd.DataFrame]:
     """Return the results of a folder or a suite, the settings of its report, and its leaderboard."""
     results = Results(results_folder(args.dir).some_records(args.suite))
     spec = results.ranked(report_options(args))

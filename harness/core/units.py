@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 
 def size(value: float | None) -> str:
     """Return bytes as ``4.91 MB`` (powers of 1000)."""
     return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def read_size(text: str) -> float:
+    """Return the bytes of a text such as ``4.91 MB``, ``500kB`` or ``1e6``.
+
+    Raises
+    ------
+    ValueError
+        If it is no number with one of these units.
+    """
+    match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kMGTP]?)B?\s*", text)
+    if match is None:
+        raise ValueError(text)
+    return float(match[1]) * 1000.0 ** " kMGTP".index(match[2] or " ")
 
 
 def count(value: float | None) -> str:

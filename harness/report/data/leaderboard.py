@@ -139,8 +139,8 @@ def leaderboard(
     if by == "eqopp":
         refuse_ranks(frame)
     losses = (-means if better_is_higher(by) else means).where(frame["rank"].notna())  # order equal ranks
-    typed = _typed(frame.astype(object)).assign(**{LOSS: losses})
-    return typed.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
+    ordered = typed(frame.astype(object)).assign(**{LOSS: losses})
+    return ordered.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
 
 
 def is_of_runs(column: str) -> bool:
@@ -383,7 +383,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return values[0] if values.count(values[0]) == len(values) else fmean(values)
 
 
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Give every column its type: text, integer where all are whole, truth value, or float.
 
     Clip norms are numbers as long as all of them are.

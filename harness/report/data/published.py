@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from harness.core.registry import UserError, unknown
-from harness.report.data.leaderboard import is_of_runs
+from harness.report.data.columns import LEADERBOARD, describe
+from harness.report.data.leaderboard import is_of_runs, typed
 from harness.storage.cells import from_csv
 
 #: Columns without which nobody can say how to repeat a row.
 NEEDED = ("cell", "spec", "seed_list", "data_digest", "versions", "noise_code")
+#: Columns without which a table is no leaderboard.
+NAMING = ("algorithm", "task", "cell")
+FILE = "leaderboard.csv"
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,78 @@ def read_row(path: Path, cell: str) -> PublishedRow:
     if not isinstance(settings, dict) or not isinstance(versions, dict) or not seeds:
         raise UserError(f"{path}: cell {cell} has no valid settings, versions or seeds")
     return PublishedRow(settings, seeds, versions, _codes(path, found, seeds), found)
+
+
+def published_leaderboard(place: Path, suite: str | None = None) -> pd.DataFrame | None:
+    """Return the leaderboard that a place publishes as CSV; None if it is a folder that holds runs, or nothing.
+
+    It has the columns and types of `harness.report.data.leaderboard.leaderboard`; those that earlier versions lack
+    are empty.
+
+    Parameters
+    ----------
+    place : Path
+        The file itself, its folder, or a folder of such folders.
+    suite : str, optional
+        Name of the folder, or suite of the rows.
+
+    Raises
+    ------
+    UserError
+        If there are several tables and no suite says which, the table is no leaderboard, or it has no row of the
+        suite.
+    """
+    if place.is_file():
+        return _of_suite(leaderboard_of(_text(place), place), suite, place)
+    if not place.is_dir() or (place / "runs").exists():
+        return None
+    if suite is not None and (table := place / suite / FILE).is_file():
+        return leaderboard_of(_text(table), table)
+    if (table := place / FILE).is_file():
+        return _of_suite(leaderboard_of(_text(table), table), suite, table)
+    tables = sorted(path.parent.name for path in place.glob(f"*/{FILE}"))
+    if not tables:
+        return None
+    if suite is not None:
+        raise unknown("suite", suite, tables)
+    raise UserError(f"{place} holds no runs, and several tables; choose one: --suite {' or '.join(tables)}")
+
+
+def _of_suite(frame: pd.DataFrame, suite: str | None, path: Path) -> pd.DataFrame:
+    if suite is None:
+        return frame
+    if suite not in (suites := frame["suite"].dropna().unique().tolist()):
+        raise unknown(f"suite of {path}", suite, suites)
+    return frame[frame["suite"] == suite].reset_index(drop=True)
+
+
+def leaderboard_of(text: str, path: Path) -> pd.DataFrame:
+    """Return a leaderboard in CSV with the types of its columns; the path is for errors."""
+    head, *rows = from_csv(text) or [[]]
+    lacking = [name for name in NAMING if name not in head]
+    if lacking:
+        raise UserError(f"{path} is no leaderboard in CSV: it has no column {lacking[0]}")
+    if not rows or any(len(row) != len(head) for row in rows):
+        raise UserError(f"{path}: its rows are damaged, or it has none")
+    columns = {
+        name: [_field(name, text) for text in texts]
+        for name, texts in zip(head, zip(*rows, strict=True), strict=True)
+    }
+    names = [*LEADERBOARD, *(name for name in head if name not in LEADERBOARD)]
+    return typed(pd.DataFrame(columns, dtype=object).reindex(columns=names).astype(object))
+
+
+def _field(name: str, text: str) -> Any:
+    """Return a field with the type of its column; None for an empty one."""
+    if not text:
+        return None
+    column = describe(name)
+    kind = "number" if column is None else column.kind
+    if kind == "text":
+        return text
+    if kind == "flag":
+        return text == "True"
+    return _number(text)
 
 
 def read_fields(text: str) -> list[dict[str, str]]:

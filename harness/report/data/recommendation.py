@@ -1,43 +1,68 @@
-"""Cells within given bounds, how surely they are, and the bound that excludes the rest."""
+"""Rows of a leaderboard within given bounds: on each federation the best, and what cannot be told apart from it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import cached_property
 from typing import Any
 
-import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
-from harness.config.conditions import Condition
+from harness.config.conditions import UNBOUNDED, Condition
 from harness.config.report import known
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.evidence import Estimate, Evidence, Federation, Loss, Row
+from harness.report.data.results import grouped
 from harness.report.data.statistics import ALPHA
+
+POOLED, ALONE, COMMON = "everybody, from pooled data", "each client alone, nothing shared", "everybody"
+#: FedNova is FedAvg where all clients take equally many steps: what their rows differ by is luck of the procedure.
+SAME = ("fedavg", "fednova")
+#: Columns that say which federation a row is of: bounds on them choose what the question is about.
+SCOPE = ("suite", "dataset", "partition", "clients")
 
 
 @dataclass(frozen=True)
-class RatedCell:
-    """A cell and how it stands to the bounds.
+class RatedRow:
+    """A row and how it stands to the bounds.
 
     Attributes
     ----------
-    cell : Cell
-        The cell.
+    row : Mapping
+        The row of the leaderboard.
     values : dict
         Name of every bound, and of the measure that ranks -> mean over seeds.
     within : int
         Number of seeds that satisfy all bounds.
     seeds : int
         Number of seeds that ended; one that failed is within no bound.
+    counted : bool
+        Whether `within` was counted. Of a published row it is the number expected by its means and deviations, if
+        seeds differ in what is bounded.
     """
 
-    cell: Cell
+    row: Row
     values: dict[str, Any]
     within: int
     seeds: int
+    counted: bool
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return str(self.row["algorithm"])
+
+    @property
+    def key(self) -> str:
+        """The row's column ``cell``."""
+        return str(self.row["cell"])
+
+    @property
+    def is_federated(self) -> bool:
+        """Whether clients keep their data."""
+        return str(self.row["model_for"]) != POOLED
 
     @property
     def share(self) -> float:
@@ -55,102 +80,283 @@ class RatedCell:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """A bound that excludes every cell within the others.
+    """A bound that excludes every row within the others.
 
     Attributes
     ----------
     condition : Condition
         The bound.
-    nearest : RatedCell
-        The cell within all other bounds that misses it by the least.
+    nearest : RatedRow
+        The row within all other bounds that misses it by the least.
     off : float
         By how much, in units of the bound.
     """
 
     condition: Condition
-    nearest: RatedCell
+    nearest: RatedRow
     off: float
 
 
 @dataclass(frozen=True)
-class Recommendation:
-    """Cells within all bounds on average, the surest first; if there are none, what excludes them."""
+class Answer:
+    """The rows of one federation within the bounds, and what they are compared with.
 
-    cells: tuple[RatedCell, ...]
+    Attributes
+    ----------
+    federation : Federation
+        Its data.
+    rows : tuple of RatedRow
+        Rows within all bounds on average, the surest first, equally sure ones by the measure; may be empty.
+    losses : dict
+        Cell -> by how much the row is worse than the first.
+    estimates : dict
+        Cell -> the row's value of the measure that ranks.
+    luck : float or None
+        Difference of two rows of the same method under the first row's privacy; None without such rows.
+    without_privacy, alone, pooled : Estimate or None
+        Best values of federated methods without privacy, of clients that learn alone and are within all bounds but
+        those on privacy (of which they spend none), and of pooled data.
+    loss_alone : Loss or None
+        By how much clients that learn alone are worse than the first row.
+    budgets : tuple of float
+        Epsilons that were run.
+    obstacles : tuple of Obstacle
+        Bounds each of which alone excludes the rows within all others, where there are no rows.
+    """
+
+    federation: Federation
+    rows: tuple[RatedRow, ...]
+    losses: Mapping[str, Loss]
+    estimates: Mapping[str, Estimate]
+    luck: float | None
+    without_privacy: Estimate | None
+    alone: Estimate | None
+    pooled: Estimate | None
+    loss_alone: Loss | None
+    budgets: tuple[float, ...]
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def best(self) -> RatedRow:
+        """The first row."""
+        return self.rows[0]
+
+    def is_apart(self, row: RatedRow) -> bool:
+        """Return whether a row can be told apart from the first."""
+        return self.is_difference(self.losses[row.key])
+
+    def is_difference(self, loss: Loss) -> bool:
+        """Return whether a loss is one: it excludes 0, and is larger than that of two rows of the same method."""
+        return (loss.low > 0 or loss.high < 0) and abs(loss.mean) > (self.luck or 0.0)
+
+    @property
+    def rivals(self) -> list[RatedRow]:
+        """The rows of other methods, without lone clients, whose comparison is `loss_alone`."""
+        best = self.best.algorithm
+        return [row for row in self.rows if row.algorithm != best and row.row["model_for"] != ALONE]
+
+    @property
+    def alone_is_better(self) -> bool:
+        """Whether clients that learn alone are better than the first row, beyond doubt."""
+        return (
+            self.loss_alone is not None and self.loss_alone.mean < 0 and self.is_difference(self.loss_alone)
+        )
+
+    @cached_property
+    def equal(self) -> list[RatedRow]:
+        """Rows that cannot be told apart from the first: of each other method the best."""
+        methods: set[str] = set()
+        equal = []
+        for row in self.rivals:
+            if row.algorithm not in methods and not self.is_apart(row):
+                methods.add(row.algorithm)
+                equal.append(row)
+        return equal
+
+    @property
+    def candidates(self) -> list[str]:
+        """Methods that are first, or cannot be told apart from the first."""
+        return [self.best.algorithm, *(row.algorithm for row in self.equal)] if self.rows else []
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answers for each federation; if no row is within all bounds, what excludes them.
+
+    Attributes
+    ----------
+    by : str
+        Measure that ranks.
+    conditions : tuple of Condition
+        The bounds.
+    answers : tuple of Answer
+        Of every federation.
+    obstacles : tuple of Obstacle
+        Bounds each of which alone excludes the rows within all others, where there are no rows.
+    considered : int
+        Number of rows with the measure.
+    """
+
+    by: str
+    conditions: tuple[Condition, ...]
+    answers: tuple[Answer, ...]
     obstacles: tuple[Obstacle, ...]
     considered: int
 
+    @property
+    def rows(self) -> list[RatedRow]:
+        """All rows within the bounds, by federation."""
+        return [row for answer in self.answers for row in answer.rows]
 
-def recommend(
-    results: Results, frame: pd.DataFrame, conditions: Sequence[Condition], by: str
-) -> Recommendation:
-    """Return what satisfies the conditions.
+
+def rated_rows(evidence: Evidence, conditions: Sequence[Condition]) -> list[RatedRow]:
+    """Return every row that has the measure, and how it stands to the bounds."""
+    measured = (row for row in evidence.rows if evidence.value(row, evidence.by) is not None)
+    return [_rated(evidence, row, conditions) for row in measured]
+
+
+def within_bounds(rows: Iterable[RatedRow], conditions: Sequence[Condition]) -> list[RatedRow]:
+    """Return the rows that satisfy all bounds on average."""
+    return [row for row in rows if all(c.holds(row.values[c.name]) for c in conditions)]
+
+
+def recommend(evidence: Evidence, conditions: Sequence[Condition]) -> Recommendation:
+    """Return what satisfies the conditions on each federation.
+
+    Training on pooled data is no answer, as nothing is federated; it is a yardstick.
 
     Parameters
     ----------
-    results : Results
-        The runs.
-    frame : pd.DataFrame
-        Their leaderboard.
+    evidence : Evidence
+        The leaderboard.
     conditions : sequence of Condition
         Bounds, all of which must hold.
-    by : str
-        Measure that ranks what is equally sure.
     """
-    columns = {str(key): row for key, row in frame.set_index("cell").to_dict("index").items()}
-    sign = -1 if better_is_higher(by) else 1
-    candidates = [
-        _candidate(cell, columns[cell.key], conditions, by) for cell in results.cells if cell.values(by)
+    scope = [condition for condition in conditions if condition.name in SCOPE]
+    rated = rated_rows(evidence, conditions)
+    asked = [row for row in rated if all(c.holds(row.values[c.name]) for c in scope)] or rated
+    answers = [
+        _answer(evidence, federation, rows, conditions)
+        for federation, rows in grouped(asked, lambda row: Federation.of(row.row)).items()
     ]
-
-    def order(rated: RatedCell) -> tuple[float, float, str]:
-        return -rated.interval[0], sign * rated.values[by], rated.cell.key
-
-    within_bounds = [cell for cell in candidates if all(c.holds(cell.values[c.name]) for c in conditions)]
-    obstacles = [] if within_bounds else _obstacles(candidates, conditions)
-    return Recommendation(tuple(sorted(within_bounds, key=order)), tuple(obstacles), len(candidates))
+    rows = [row for row in asked if row.is_federated]
+    obstacles = () if any(answer.rows for answer in answers) else _obstacles(rows, conditions)
+    return Recommendation(evidence.by, tuple(conditions), tuple(answers), obstacles, len(rows))
 
 
-def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> RatedCell:
-    # The epsilon of a cell is that of its worst seed.
+def _answer(
+    evidence: Evidence, federation: Federation, rated: Sequence[RatedRow], conditions: Sequence[Condition]
+) -> Answer:
+    """Return the answer for a federation, given all of its rows."""
+    sign = -1 if better_is_higher(evidence.by) else 1
+    every = [row.row for row in rated]
+    federated = [row for row in rated if row.is_federated]
+
+    def order(row: RatedRow) -> tuple[float, float, str]:
+        return -row.share, sign * row.values[evidence.by], row.key
+
+    fitting = tuple(sorted(within_bounds(federated, conditions), key=order))
+
+    def best(rows: Iterable[Row]) -> Row | None:
+        return min(rows, key=lambda row: sign * evidence.value(row, evidence.by), default=None)
+
+    others = [one for one in conditions if one.name not in UNBOUNDED and not one.name.startswith("dp_")]
+    lone = (row for row in rated if row.row["model_for"] == ALONE)
+    alone = best(row.row for row in within_bounds(lone, others))
+    plain = best(row for row in every if row["dp_unit"] is None and row["model_for"] not in (POOLED, ALONE))
+    pooled = best(row for row in every if row["model_for"] == POOLED)
+    asked = (row["epsilon_asked"] or row["epsilon_total"] for row in every)
+    return Answer(
+        federation,
+        fitting,
+        {row.key: evidence.loss(fitting[0].row, row.row) for row in fitting},
+        {row.key: evidence.estimate(row.row) for row in fitting},
+        _luck(evidence, fitting[0].row, every) if fitting else None,
+        None if plain is None else evidence.estimate(plain),
+        None if alone is None else evidence.estimate(alone),
+        None if pooled is None else evidence.estimate(pooled),
+        evidence.loss(fitting[0].row, alone) if fitting and alone is not None else None,
+        tuple(sorted({float(f"{epsilon:.4g}") for epsilon in asked if epsilon is not None})),
+        () if fitting else _obstacles(federated, conditions),
+    )
+
+
+def _luck(evidence: Evidence, best: Row, every: Sequence[Row]) -> float | None:
+    """Return the largest difference of two rows that are one method, under the privacy of the best row."""
+    budget = ("dp_unit", "dp_placement", "dp_mechanism", "epsilon_asked")
+    setting = (*budget, "problem", "model", "alpha", "beta", "codec")
+    same = [
+        row
+        for row in every
+        if row["algorithm"] in SAME
+        and all(row[name] == best[name] for name in budget)
+        and _takes_equal_steps(row)
+    ]
+    differences = []
+    for members in grouped(same, lambda row: tuple(row[name] for name in setting)).values():
+        values = {row["algorithm"]: evidence.value(row, evidence.by) for row in members}
+        if len(members) == len(values) == len(SAME):
+            differences.append(abs(values[SAME[0]] - values[SAME[1]]))
+    return max(differences, default=None)
+
+
+def _takes_equal_steps(row: Row) -> bool:
+    """Return whether all clients take equally many steps, not epochs over data of unequal size."""
+    names = {text.partition("=")[0] for text in (row["settings"] or "").split()}
+    return "local_steps" in names and "local_epochs" not in names
+
+
+def _rated(evidence: Evidence, row: Row, conditions: Sequence[Condition]) -> RatedRow:
+    measures = (evidence.by, "bytes", *(condition.name for condition in conditions))
+    values = {name: evidence.value(row, name) for name in measures}
+    cell = evidence.cells.get(row["cell"])
+    ended = (row["done"] or 0) + (row["failed"] or 0)
+    if cell is None:
+        shares = [_share(row, condition, values[condition.name]) for condition in conditions]
+        within = round((row["done"] or 0) * min(shares, default=1.0))
+        return RatedRow(row, values, within, ended, all(share in (0.0, 1.0) for share in shares))
+    # The epsilon of a row is that of its worst seed.
     names = {c.name for c in conditions if known(c.name) and not c.name.startswith("epsilon")}
     by_seed = {name: cell.values(name) for name in names}
-    values: dict[str, Any] = {
-        name: fmean(values.values()) if values else None for name, values in by_seed.items()
-    }
-    for condition in conditions:
-        if condition.name not in by_seed:
-            value = row["epsilon_total" if condition.name == "epsilon" else condition.name]
-            values[condition.name] = None if pd.isna(value) else value
-    values[by] = fmean(cell.values(by).values())
-    seeds = [run.seed for run in cell.done]
     within = sum(
-        all(c.holds(by_seed[c.name].get(seed) if c.name in by_seed else values[c.name]) for c in conditions)
-        for seed in seeds
+        all(
+            c.holds(by_seed[c.name].get(run.seed) if c.name in by_seed else values[c.name])
+            for c in conditions
+        )
+        for run in cell.done
     )
-    failed = sum(record.status == "failed" for record in cell.records)
-    return RatedCell(cell, values, within, len(seeds) + failed)
+    return RatedRow(row, values, within, ended, True)
 
 
-def _obstacles(candidates: Sequence[RatedCell], conditions: Sequence[Condition]) -> list[Obstacle]:
+def _share(row: Row, condition: Condition, mean: Any) -> float:
+    """Return the share of seeds that satisfy a condition, if they are normal with the row's mean and deviation."""
+    deviation = row.get(f"{condition.name}_std")
+    if mean is None or isinstance(condition.value, str) or not deviation or condition.upper is None:
+        return float(condition.holds(mean))
+    beyond = (condition.value - mean) / deviation * (1 if condition.upper else -1)
+    return float(scipy.special.ndtr(beyond))
+
+
+def _obstacles(rows: Sequence[RatedRow], conditions: Sequence[Condition]) -> tuple[Obstacle, ...]:
     """Return the bounds each of which alone excludes what is within all others, the nearest miss first."""
     obstacles = []
     for condition in conditions:
         others = [c for c in conditions if c is not condition]
         if condition.upper is None:
             continue
-        rest = [cell for cell in candidates if all(c.holds(cell.values[c.name]) for c in others)]
-        missed = [(off, cell) for cell in rest if (off := _off(condition, cell)) is not None]
+        missed = [
+            (off, row) for row in within_bounds(rows, others) if (off := _off(condition, row)) is not None
+        ]
         if missed:
-            off, nearest = min(missed, key=lambda entry: (entry[0], entry[1].cell.key))
+            off, nearest = min(missed, key=lambda entry: (entry[0], entry[1].key))
             obstacles.append(Obstacle(condition, nearest, off))
-    return sorted(
-        obstacles, key=lambda obstacle: obstacle.off / (abs(float(obstacle.condition.value)) or 1.0)
+    return tuple(
+        sorted(obstacles, key=lambda obstacle: obstacle.off / (abs(float(obstacle.condition.value)) or 1.0))
     )
 
 
-def _off(condition: Condition, rated: RatedCell) -> float | None:
-    """Return by how much a cell misses a bound; None if it has no value."""
+def _off(condition: Condition, rated: RatedRow) -> float | None:
+    """Return by how much a row misses a bound; None if it has no value."""
     value = rated.values[condition.name]
     if value is None or isinstance(condition.value, str) or isinstance(value, str):
         return None

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
-    "command", ["papers", "results", "systems", "board submit", "board check", "board build"]
+    "command", ["papers", "results", "systems", "references", "board submit", "board check", "board build"]
 )
 def test_help_ends_with_examples_that_parse(command, capsys):
     with pytest.raises(SystemExit):

@@ -162,6 +162,7 @@ def test_what_reads_results_of_our_parts_starts_without_torch(tmp_path):
     commands = (
         *("status DIR", "leaderboard DIR", "recommend DIR --where accuracy>=0.1", "verify DIR"),
         *("report DIR", "export DIR --csv DIR.csv", "archive DIR DIR.tar.gz", "completion bash"),
+        "recommend --clients 300 --samples 150 --epsilon 2 --pilot DIR.yaml",
         "epsilon --noise-multiplier 1 --rounds 10 --clip 1",
     )
     assert first_with_torch([line.replace("DIR", str(tmp_path / "results")) for line in commands]) is None
