@@ -219,6 +219,6 @@ def _same(a: Observation, b: Observation) -> bool:
 
 
 def _numbers(observation: Observation) -> list[float]:
-    """Return the value, other choices and resolution of an observation that has a value; without one it is 0."""
+    """Return all numbers of an observation that has a value; a missing resolution is 0."""
     values = [number for choice in observation.choices for number in choice if number is not None]
     return [*values, observation.resolution or 0.0]
