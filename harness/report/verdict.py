@@ -91,9 +91,8 @@ def judge(
 
     Fewer than five seeds, and seeds that agree exactly, decide nothing: a rare bad run has not been seen.
 
-    Where a search has chosen settings, another search would have chosen others, and the interval over seeds is too
-    short. Give the interval over searches and seeds, and what one method under two names differs by: columns of the
-    leaderboard have both.
+    Of settings that a search has chosen the interval over seeds is too short: give that over searches and seeds,
+    and what one method under two names differs by. Columns of the leaderboard have both.
 
     Parameters
     ----------
@@ -122,12 +121,7 @@ def judge(
     >>> judge([0.02, 0.03, 0.02, 0.04, 0.03], Hypothesis(low=0, least=0.01)).verdict
     'held'
     """
-    if interval is not None and not interval[0] <= interval[1]:
-        raise UserError(
-            f"interval: a low and a high end are needed, given {interval[0]:g} and {interval[1]:g}"
-        )
-    if not 0 <= resolution < math.inf:
-        raise UserError(f"resolution: a number from 0 is needed, given {resolution:g}")
+    _check(interval, resolution)
     if not values:
         return Decision(None, None, None, 0, None, OPEN)
     (sample,) = paired_statistics([values])
@@ -143,6 +137,16 @@ def judge(
     enough = sample.seeds >= FEWEST and (sample.std > 0 or same)
     decided = verdict(hypothesis, low, high, up=up, down=down) if enough else OPEN
     return Decision(sample.mean, low, high, sample.seeds, power, decided)
+
+
+def _check(interval: tuple[float, float] | None, resolution: float) -> None:
+    """Refuse an interval whose ends are not in order, and a resolution that is not a number from 0."""
+    if interval is not None and not interval[0] <= interval[1]:
+        raise UserError(
+            f"interval: a low and a high end are needed, given {interval[0]:g} and {interval[1]:g}"
+        )
+    if not 0 <= resolution < math.inf:
+        raise UserError(f"resolution: a number from 0 is needed, given {resolution:g}")
 
 
 def verdict(hypothesis: Hypothesis, low: float, high: float, *, up: bool = False, down: bool = False) -> str:

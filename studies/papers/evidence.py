@@ -12,10 +12,11 @@ from harness.config.recorded import completed, named_parts
 from harness.config.report import COSTS
 from harness.core.registry import UserError, unknown
 from harness.report.data.identity import origin, plugged
-from harness.report.data.results import Results, Run
+from harness.report.data.resolution import Resolution
+from harness.report.data.results import Cell, Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec
 from studies.papers.claims import REACHED, Choice, Measure, PaperClaim, PaperClaims, settings_text
-from studies.papers.observations import Observation, versions_text
+from studies.papers.observations import DIGITS, Observation, versions_text
 
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
 PLACES = 4  # values named in a message
@@ -41,12 +42,50 @@ def gather(claims: PaperClaims, results: Results) -> list[Observation]:
     runs = [candidate for candidate in runs if candidate.run.record.suite == claims.suite]
     if not runs:
         raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
-    return [
-        observation
-        for claim in claims.claims
-        for arm, where in claim.arms.items()
-        for observation in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
-    ]
+    cells = [cell for cell in results.cells if cell.suite == claims.suite]
+    observations = []
+    for claim in claims.claims:
+        found = [
+            observation
+            for arm, where in claim.arms.items()
+            for observation in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
+        ]
+        observations += found if claim.measure.how != "last" else _of_searches(claim, found, cells)
+    return observations
+
+
+def _of_searches(
+    claim: PaperClaim, observations: Sequence[Observation], cells: Sequence[Cell]
+) -> list[Observation]:
+    """Add what searches could have chosen as well, and what their table cannot tell apart.
+
+    Other choices have the last evaluation only. The difference of namesakes is one of means, so it says nothing of
+    slopes and ratios.
+    """
+    measure = claim.measure
+    if measure.number != 1:
+        return list(observations)
+    differences = claim.scale == "linear" and claim.along is None and any(c.records[0].same for c in cells)
+    resolution = Resolution(cells, measure.name) if differences else None
+    by_run = {str(run.record.id): (cell, run) for cell in cells for run in cell.runs}
+    found = []
+    for observation in observations:
+        cell, run = by_run[observation.run]
+        least = (resolution.of(cell) if resolution and cell.values(measure.name) else 0.0) or None
+        found.append(observation._replace(others=_other_choices(run, measure.name), resolution=least))
+    return found
+
+
+def _other_choices(run: Run, measure: str) -> str:
+    """Return share and value of all other settings that a search could have chosen; empty if one is missing."""
+    search = run.record.search
+    others = [each for each in search.get("finalists", ()) if each["trial"] != search["chosen"]]
+    values = [each["metrics"].get(str(run.seed), {}).get(measure) for each in others]
+    if None in values:
+        return ""
+    return " ".join(
+        f"{each['share']:.{DIGITS}g}={value:.{DIGITS}g}" for each, value in zip(others, values, strict=True)
+    )
 
 
 def _settings_of(run: Run) -> dict[str, Any]:

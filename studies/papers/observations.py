@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from harness.config.recorded import NAMES, SPECIAL, versions
 from harness.core.registry import UserError
@@ -45,6 +46,10 @@ class Observation(NamedTuple):
         What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
     tried : str
         Where several numbers were tried, these: ``algorithm.lr=0.1/0.2 ...``.
+    others : str
+        What the search could have chosen as well, for this seed: share and value, ``0.25=0.81 0.1=0.79``.
+    resolution : float or None
+        What rows of one method under two names differ by there; None if the suite has none.
     """
 
     claim: str
@@ -58,6 +63,15 @@ class Observation(NamedTuple):
     run: str
     versions: str
     tried: str = ""
+    others: str = ""
+    resolution: float | None = None
+
+    @property
+    def choices(self) -> list[tuple[float, float | None]]:
+        """Share and value of all that the search could have chosen, the chosen setting first."""
+        parts = (part.partition("=") for part in self.others.split())
+        others = [(float(share), float(value)) for share, _, value in parts]
+        return [(1 - sum(share for share, _ in others), self.value), *others]
 
     @property
     def edges(self) -> list[str]:
@@ -71,7 +85,10 @@ class Observation(NamedTuple):
         return [part for part in self.settings.split() if part in ends]
 
 
-COLUMNS = (*Observation._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
+OF_SEARCHES = ("others", "resolution")  # columns of files about tuned suites only
+ROWS = "rows"  # of the claim in the file, so that a lost one is noticed
+COLUMNS = (*(name for name in Observation._fields if name not in OF_SEARCHES), ROWS)
+TUNED_COLUMNS = (*COLUMNS[:-1], *OF_SEARCHES, ROWS)
 
 
 def versions_text(names: Mapping[str, str], versions: Mapping[str, Any]) -> str:
@@ -123,12 +140,13 @@ def _today(text: str) -> str:
 
 def write_observations(path: Path, observations: Sequence[Observation]) -> None:
     """Write ``claims.csv``."""
-    lines: list[list[object]] = [list(COLUMNS)]
+    tuned = any(each.others or each.resolution is not None for each in observations)
+    lines: list[list[object]] = [list(TUNED_COLUMNS if tuned else COLUMNS)]
     rows = Counter(observation.claim for observation in observations)
     for observation in observations:
         plain = observation._replace(bound=BOUND if observation.bound else "")  # type: ignore[arg-type]
         lines.append(["" if entry is None else f"{entry:.{DIGITS}g}" if isinstance(entry, float) else entry
-                      for entry in (*plain, rows[observation.claim])])  # fmt: skip
+                      for entry in (*(plain if tuned else plain[:-2]), rows[observation.claim])])  # fmt: skip
     write_text(path, as_csv(lines))
 
 
@@ -146,10 +164,11 @@ def read_observations(path: Path) -> list[Observation]:
         raise UserError(
             f"{path} is missing; write it with: python -m studies papers {path.parent} --from RESULTS --update"
         ) from None
-    if not rows or tuple(rows[0]) != COLUMNS:
+    if not rows or tuple(rows[0]) not in (COLUMNS, TUNED_COLUMNS):
         raise UserError(f"{path}: the columns {', '.join(COLUMNS)} are needed")
     try:
-        observations = [_observation(*row) for row in rows[1:]]
+        names = rows[0][:-1]
+        observations = [_observation(**dict(zip(names, row[:-1], strict=True))) for row in rows[1:]]
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if len(_by_key(observations)) < len(observations):
@@ -165,14 +184,16 @@ def read_observations(path: Path) -> list[Observation]:
 
 def _observation(
     claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
-    run: str, versions: str, tried: str, rows: str,
+    run: str, versions: str, tried: str, others: str = "", resolution: str = "",
 ) -> Observation:  # fmt: skip
-    """Return the observation of a row; `rows` is checked with all of them."""
+    """Return the observation of a row."""
     if bound not in ("", BOUND) or arm not in ("of", "than"):
         raise ValueError(f"arm {arm!r}, bound {bound!r}")
     at, number = float(point) if point else None, float(value) if value else None
+    least = float(resolution) if resolution else None
     return Observation(
-        claim, question, arm, at, settings, repetition, number, bound == BOUND, run, versions, tried
+        *(claim, question, arm, at, settings, repetition, number, bound == BOUND, run, versions, tried),
+        *(others, least),
     )
 
 
@@ -192,4 +213,12 @@ def _by_key(observations: Iterable[Observation]) -> dict[Any, Observation]:
 def _same(a: Observation, b: Observation) -> bool:
     if a.value is None or b.value is None:
         return a == b
-    return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b
+    numbers, others = _numbers(a), _numbers(b)
+    close = len(numbers) == len(others) and np.allclose(numbers, others, rtol=CLOSE, atol=0.0)
+    return close and a._replace(value=b.value, others=b.others, resolution=b.resolution) == b
+
+
+def _numbers(observation: Observation) -> list[float]:
+    """Return all numbers of an observation that has a value; a missing resolution is 0."""
+    values = [number for choice in observation.choices for number in choice if number is not None]
+    return [*values, observation.resolution or 0.0]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from harness.core.registry import UserError
 from harness.report import verdict as verdicts
+from harness.report.data.procedure import Choice, Interval, draw_means, interval_of
+from harness.report.data.statistics import FEWEST, RESAMPLES
 from harness.report.verdict import HELD, OPEN, Decision
 from studies.papers.claims import PaperClaim
 from studies.papers.observations import Observation
@@ -61,6 +65,9 @@ class Finding:
 def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
     """Return the statistics of a claim's observations, and the verdict.
 
+    Of tuned suites the interval is over searches and seeds where it is known, and no verdict of a difference rests
+    on less than rows of one method under two names differ by.
+
     Seeds that not all sides have, or that have no value, leave a claim open; see `harness.report.verdict.judge` for
     what else does.
 
@@ -81,7 +88,7 @@ def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
         by_arm for by_arm in complete if all(observation.value is not None for observation in by_arm.values())
     ]
     values = [
-        sum(weights[key] * _scaled(claim, observation) for key, observation in by_arm.items())
+        sum(weights[key] * _on_scale(claim, observation.value) for key, observation in by_arm.items())
         for by_arm in counted
     ]
     bounded = [weights[key] for by_arm in counted for key, observation in by_arm.items() if observation.bound]
@@ -91,12 +98,37 @@ def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
         differences="than" in claim.arms,
         up=any(weight > 0 for weight in bounded),
         down=any(weight < 0 for weight in bounded),
+        interval=_over_searches(claim, counted, weights),
+        resolution=max((each.resolution or 0.0 for each in evidence), default=0.0)
+        if "than" in claim.arms
+        else 0.0,
     )
     failed, unpaired = len(complete) - len(counted), len(seeds) - len(complete)
     if failed or unpaired:
         decision = decision._replace(verdict=OPEN)
     bounds = sum(observation.bound for by_arm in complete for observation in by_arm.values())
     return Finding(claim, decision, failed, unpaired, bounds)
+
+
+def _over_searches(
+    claim: PaperClaim,
+    seeds: Sequence[Mapping[tuple[str, float | None], Observation]],
+    weights: Mapping[tuple[str, float | None], float],
+) -> Interval | None:
+    """Return the interval of the value over searches and seeds; None where nothing else could have been chosen."""
+    if len(seeds) < FEWEST or not any(each.others for by_arm in seeds for each in by_arm.values()):
+        return None
+    numbers, drawn = range(len(seeds)), np.zeros(RESAMPLES)
+    for key, weight in weights.items():
+        by_seed = [by_arm[key].choices for by_arm in seeds]
+        if len({len(choices) for choices in by_seed}) > 1:  # a run of another choice has no value
+            return None
+        choices = [
+            Choice(share, {n: _on_scale(claim, by_seed[n][place][1]) for n in numbers})
+            for place, (share, _) in enumerate(by_seed[0])
+        ]
+        drawn = drawn + weight * draw_means(choices, numbers, f"{claim.id} {key}")
+    return interval_of(drawn, len(seeds))
 
 
 def _weights(claim: PaperClaim, observations: Sequence[Observation]) -> dict[tuple[str, float | None], float]:
@@ -126,6 +158,6 @@ def _weights(claim: PaperClaim, observations: Sequence[Observation]) -> dict[tup
     return weights
 
 
-def _scaled(claim: PaperClaim, observation: Observation) -> float:
-    assert observation.value is not None
-    return math.log(observation.value) if claim.scale == "log" else observation.value
+def _on_scale(claim: PaperClaim, value: float | None) -> float:
+    assert value is not None
+    return math.log(value) if claim.scale == "log" else value

@@ -25,6 +25,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.identity import known_versions, plugged
+from harness.report.data.privacy_change import privacy_changes
 from harness.report.data.procedure import Procedures
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.resolution import Resolution
@@ -119,28 +120,31 @@ def leaderboard(
         check_measure("measure to reach", target.measure)
     results = Results.of(records)
     cells, metrics = results.cells, results.metrics
-    algorithms = {cell.algorithm for cell in cells}
-    if baseline is not None and baseline not in algorithms:
+    if baseline is not None and baseline not in (algorithms := {cell.algorithm for cell in cells}):
         raise unknown("baseline", baseline, algorithms)
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
+    resolution, means = Resolution(cells, by), _means(cells, by)
     parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
+    parts += [privacy_changes(cells, by, resolution.procedures)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline)]
-    names = [*LEADERBOARD, *extra, *diagnostics]
-    frame = pd.concat(parts, axis=1).reindex(columns=names).assign(ranked_by=by)
+    frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
+    frame["ranked_by"] = by
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
-    resolution = Resolution(cells, by)
-    means = pd.Series([_mean(cell.values(by).values()) for cell in cells], frame.index, dtype="float64")
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
     frame["pareto"] = _pareto(frame, cells)
     if by == "eqopp":
         refuse_ranks(frame)
-    losses = (-means if better_is_higher(by) else means).where(frame["rank"].notna())  # order equal ranks
-    ordered = typed(frame.astype(object)).assign(**{LOSS: losses})
-    return ordered.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
+    return _ordered(typed(frame.astype(object)), -means if better_is_higher(by) else means)
+
+
+def _ordered(frame: pd.DataFrame, losses: pd.Series[Any]) -> pd.DataFrame:
+    """Return the rows by task and rank; of those that share a rank the best first."""
+    rows = frame.assign(**{LOSS: losses.where(frame["rank"].notna())})
+    return rows.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
 
 
 def is_of_runs(column: str) -> bool:
@@ -349,6 +353,12 @@ def _reasons(records: Iterable[RunRecord]) -> str | None:
     """Return the distinct reasons, with the numbers of runs."""
     counts = Counter(" ".join(record.reason.split()) for record in records if record.reason)
     return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
+
+
+def _means(cells: Sequence[Cell], by: str) -> pd.Series[Any]:
+    """Return the means of a measure by cell, empty where there is none."""
+    means = [_mean(cell.values(by).values()) for cell in cells]
+    return pd.Series(means, [cell.key for cell in cells], dtype="float64")
 
 
 def _ranks(cells: Sequence[Cell], means: pd.Series[Any], resolution: Resolution) -> pd.Series[Any]:

@@ -102,14 +102,14 @@ class Procedures:
     def mean(self, cell: Cell) -> Interval | None:
         """Return the interval of the mean of a cell; None without a search with finalists, or with few seeds."""
         seeds = self.seeds(cell) if searches(cell) else ()
-        return _ends(self.draws(cell, seeds), len(seeds)) if len(seeds) >= FEWEST else None
+        return interval_of(self.draws(cell, seeds), len(seeds)) if len(seeds) >= FEWEST else None
 
     def difference(self, cell: Cell, other: Cell) -> Interval | None:
         """Return the interval of the difference of two cells, see `procedure_difference`."""
         seeds = self.seeds(cell, other) if searches(cell) or searches(other) else ()
         if len(seeds) < FEWEST:
             return None
-        return _ends(self.draws(cell, seeds) - self.draws(other, seeds), len(seeds))
+        return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), len(seeds))
 
     def _choices_of(self, cell: Cell) -> list[Choice]:
         if cell.key not in self._choices:
@@ -151,10 +151,10 @@ def procedure_interval(
     draws = draw_means(choices, seeds, f"{key} row")
     if baseline:
         draws = draws - draw_means(baseline, seeds, f"{key} baseline")
-    return _ends(draws, len(seeds))
+    return interval_of(draws, len(seeds))
 
 
-def _ends(draws: Array, seeds: int) -> Interval:
+def interval_of(draws: Array, seeds: int) -> Interval:
     """Return the ends of the 95 % interval of draws that resample some seeds."""
     reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
     low, high = np.quantile(draws, scipy.special.ndtr([-reach, reach]))

@@ -47,7 +47,7 @@ class Namesakes(NamedTuple):
 
 
 class Resolution:
-    """What the rows of a table must differ by, to be told apart.
+    """The difference above which the rows of a table are told apart.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
 from harness.report.plots.every import PICTURES, draw_all
-from harness.report.tables.certainty import certainty_tables, inversion_sentences, rank_sentences
+from harness.report.tables.certainty import certainty
 from harness.report.tables.clients import by_client
 from harness.report.tables.columns import (
     UNDONE,
@@ -116,9 +116,7 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_text(files_by_name["leaderboard.csv"], csv_text(board.frame))
-    above = certainty_tables(results, board, spec.by)
-    limits = [*inversion_sentences(results.cells), *rank_sentences(results.cells, spec.by)]
-    write_text(files_by_name["leaderboard.md"], markdown_text(board, above=above, also=limits))
+    write_text(files_by_name["leaderboard.md"], markdown_text(board, **certainty(results, board)._asdict()))
     files_by_picture = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     files_by_name |= _write_grids(tables, folder)
@@ -133,14 +131,7 @@ def write_report(
             pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
     page = files_by_name["index.html"]
     all_grids = [grid for grids in tables.values() for grid in grids]
-    write_page(
-        *(results, board, pictures, page),
-        above=above,
-        limits=limits,
-        grids=all_grids,
-        commands=commands,
-        provenance=provenance,
-    )
+    write_page(results, board, pictures, page, grids=all_grids, commands=commands, provenance=provenance)
     return files_by_name
 
 
@@ -172,8 +163,6 @@ def write_page(
     pictures: Sequence[Picture],
     path: Path,
     *,
-    above: Sequence[Grid] = (),
-    limits: Sequence[str] = (),
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -193,10 +182,6 @@ def write_page(
         Figures to embed.
     path : Path
         The HTML file to write.
-    above : Sequence[Grid]
-        Tables above the leaderboard.
-    limits : Sequence[str]
-        Sentences below it on what it does not show.
     grids : Sequence[Grid]
         Tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
@@ -216,7 +201,7 @@ def write_page(
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
-        limits=limits,
+        certain=certainty(results, board),
         reasons=reasons(frame),
         exposed=exposure(frame),
         together=together(frame),
@@ -224,7 +209,6 @@ def write_page(
         board=table_of(board, beside),
         clients=by_client(results, board),
         pictures=[(picture, *_packed(picture.file)) for picture in pictures],
-        above=above,
         grids=grids,
         undone=UNDONE,
         cells=_cells(results, board, commands or {}, shared, beside),

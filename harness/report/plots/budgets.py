@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,13 +79,7 @@ def accuracy_against_epsilon(
             if len(points) == 1:
                 ax.axhline(points[0][1], color=style["color"], linestyle=style["linestyle"], label=names[key])
                 continue
-            x, y, below, above = zip(*points, strict=True)
-            if all(searches(cell) for cell in cells):
-                ax.plot(x, y, label=names[key], **style)
-                low, high = (np.add(y, off) for off in (np.negative(below), above))
-                ax.fill_between(x, low, high, color=style["color"], alpha=BAND, linewidth=0)
-            else:
-                ax.errorbar(x, y, yerr=(below, above), elinewidth=0.9, label=names[key], **style)
+            _line(ax, points, names[key], style, all(map(searches, cells)))
         texts = ["none" if math.isinf(b.epsilon) else f"{b.epsilon:g}" for b in budgets]
         ax.set_xticks(range(len(budgets)), texts)
         kind = next(b.kind for b in budgets if b.kind).removeprefix("epsilon").replace("_", " ").strip()
@@ -100,6 +94,18 @@ def accuracy_against_epsilon(
         extrapolation_note(c for p in panels for c in p.cells),
     ]
     return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
+
+
+def _line(
+    ax: Axes, points: Sequence[tuple[float, ...]], name: str, style: Mapping[str, Any], band: bool
+) -> None:
+    """Draw a line through places, means, and how far intervals reach below and above them."""
+    x, y, below, above = map(np.array, zip(*points, strict=True))
+    if band:
+        ax.plot(x, y, label=name, **style)
+        ax.fill_between(x, y - below, y + above, color=style["color"], alpha=BAND, linewidth=0)
+    else:
+        ax.errorbar(x, y, yerr=(below, above), elinewidth=0.9, label=name, **style)
 
 
 def _budgets(panel: Panel) -> list[Budget]:

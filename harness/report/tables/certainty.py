@@ -1,9 +1,10 @@
-"""What a table can tell: what it cannot tell apart, which methods are level, where a search has failed."""
+"""Tables of what is certain: differences that mean nothing, methods that are level, searches that failed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from harness.core.registry import counted
 from harness.core.units import size
@@ -25,6 +26,20 @@ from harness.report.tables.text import distinguishing, in_points, in_sentence, s
 APART = "What this table cannot tell apart"
 LEVEL = "Methods that cannot be told from the best"
 MOST_INVERSIONS = 12  # more are counted, not named
+
+
+class Certainty(NamedTuple):
+    """Tables above a leaderboard, and sentences below it on what it does not show."""
+
+    above: list[Grid]
+    also: list[str]
+
+
+def certainty(results: Results, board: Board) -> Certainty:
+    """Return what is certain of a leaderboard, in the measure that ranks it."""
+    by = next((str(row["ranked_by"]) for row in board.rows), "accuracy")
+    limits = [*inversion_sentences(results.cells), *rank_sentences(results.cells, by)]
+    return Certainty(certainty_tables(results, board, by), limits)
 
 
 def certainty_tables(results: Results, board: Board, by: str) -> list[Grid]:

@@ -21,6 +21,7 @@ from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.statistics import Paired, paired_statistics
 from harness.report.data.tested import seed_pairs
+from harness.report.tables.certainty import inversion_sentences
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
 from harness.report.tables.rows import Board
@@ -83,6 +84,8 @@ def print_summary(
         )
         for text in [*reasons(frame), *together(frame)]:
             _say(console, text)
+    for text in inversion_sentences(results.cells):
+        _say(console, text)
 
 
 def _purposes(frame: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from harness.report.data.results import Results
 from studies.papers.claims import read_claims
 from studies.papers.evidence import gather
 from studies.papers.observations import count_differences, read_observations, stale, write_observations
-from tests.support.records import done, evaluation, spec, undone
+from tests.support.records import done, evaluation, searched, spec, undone
 
 GOOD = {"says": "A", "measure": "accuracy", "of": {"algorithm": "fedavg"}, "expect": {"above": 0, "least": 1}}
 
@@ -284,3 +284,31 @@ def test_evidence_for_another_question_is_stale(tmp_path):
     assert "asks for other observations" in reason
     other = [one._replace(claim="tiny/gone") for one in found]
     assert [reason.split(":")[0] for reason in stale(claims_of(tmp_path), other)] == ["tiny/one", "tiny/gone"]
+
+
+def tuned(algorithm, values, finalists=()):
+    """Return runs of a search, of a suite that says FedNova is FedAvg."""
+    runs = searched([run(seed, value, algorithm=algorithm) for seed, value in enumerate(values)], finalists)
+    return [replace(record, same=(("fedavg", "fednova"),)) for record in runs]
+
+
+def test_figures_of_tuned_suites_know_other_choices_and_namesakes(tmp_path):
+    records = tuned("fedavg", [0.5, 0.6], [(0.25, [0.4, 0.45])]) + tuned("fednova", [0.6, 0.7])
+    found = gather(claims_of(tmp_path, than={"algorithm": "fednova"}), Results(records))
+    assert [(one.others, one.resolution) for one in found] == [
+        ("0.25=0.4", pytest.approx(0.1)),
+        ("0.25=0.45", pytest.approx(0.1)),
+        ("", pytest.approx(0.1)),
+        ("", pytest.approx(0.1)),
+    ]
+    assert found[0].choices == [(0.75, 0.5), (0.25, 0.4)]
+    path = tmp_path / "claims.csv"
+    write_observations(path, found)
+    assert path.read_text().splitlines()[0].endswith("tried,others,resolution,rows")
+    assert count_differences(read_observations(path), found) == 0
+    best = gather(claims_of(tmp_path, measure={"max": "accuracy"}), Results(records))
+    assert {(one.others, one.resolution) for one in best} == {("", None)}, (
+        "other choices have the last evaluation"
+    )
+    write_observations(path, best)
+    assert path.read_text().splitlines()[0].endswith("tried,rows"), "as files of suites without a search"

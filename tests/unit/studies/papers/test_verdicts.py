@@ -245,3 +245,28 @@ def test_sides_without_a_common_seed_are_refused(tmp_path):
         judge(
             claim, observations([1.0]) + [one._replace(repetition="7") for one in observations([1.0], "than")]
         )
+
+
+AHEAD, BEHIND = [1.0, 1.1, 0.9, 1.2, 1.0], [0.0, 0.1, 0.0, 0.1, 0.0]
+
+
+def test_what_a_search_could_have_chosen_as_well_is_in_the_interval(tmp_path):
+    """Three in ten searches would have chosen a setting of 0, and nothing were left of the difference of 1."""
+    claim = claim_of(tmp_path, than={"algorithm": "local"})
+    ours, theirs = observations(AHEAD), observations(BEHIND, "than")
+    assert judge(claim, ours + theirs).decision.verdict == "held"
+    lucky = [each._replace(others="0.3=0") for each in ours]
+    found = judge(claim, lucky + theirs).decision
+    assert (found.mean, found.verdict) == (pytest.approx(1.0), "cannot be judged") and found.low < 0.01
+    sure = [each._replace(others="0.3=0.9") for each in ours]
+    assert judge(claim, sure + theirs).decision.verdict == "held"
+
+
+def test_no_verdict_of_a_difference_rests_on_less_than_namesakes_differ_by(tmp_path):
+    claim = claim_of(tmp_path, than={"algorithm": "local"})
+    sides = observations(AHEAD) + observations(BEHIND, "than")
+    coarse = [each._replace(resolution=1.1) for each in sides]
+    assert judge(claim, coarse).decision.verdict == "cannot be judged"
+    assert judge(claim, [each._replace(resolution=0.5) for each in sides]).decision.verdict == "held"
+    alone = [each._replace(resolution=1.1) for each in observations(AHEAD)]
+    assert judge(claim_of(tmp_path), alone).decision.verdict == "held", "a level is no difference"

@@ -1,0 +1,43 @@
+"""The change that privacy makes to a row."""
+
+import pytest
+
+from harness.report import leaderboard
+from tests.support.records import JITTER, done, private, searched, spec
+
+
+def at(epsilon, mean, algorithm="fedavg", jitter=JITTER, finalists=None, seeds=range(10)):
+    privacy = None if epsilon is None else private(epsilon)
+    off = dict(enumerate(jitter))
+    runs = [
+        done(spec(algorithm, seed, privacy=privacy), accuracy=mean + off.get(seed, 0.0)) for seed in seeds
+    ]
+    return runs if finalists is None else searched(runs, finalists)
+
+
+def changes(*cells):
+    board = leaderboard([run for cell in cells for run in cell])
+    rows = board.set_index(["algorithm", "epsilon_asked"])
+    return rows[["privacy_change", "privacy_change_low", "privacy_change_high"]].astype("float64")
+
+
+def test_a_private_row_is_compared_with_itself_without_privacy_seed_by_seed():
+    wide = [20 * off for off in JITTER]  # the same in both rows, so that the pairs hardly differ
+    rows = changes(at(None, 0.8, jitter=wide), at(2.0, 0.7, jitter=wide), at(2.0, 0.75, "fedprox"))
+    change, low, high = rows.loc[("fedavg", 2.0)]
+    assert change == pytest.approx(-0.1) and low == pytest.approx(-0.1) and high == pytest.approx(-0.1)
+    assert rows.drop(index=("fedavg", 2.0)).isna().all(axis=None), "no row to compare with, or none private"
+
+
+def test_only_common_seeds_count():
+    rows = changes(
+        at(None, 0.8, jitter=(), seeds=range(5)), at(2.0, 0.7, jitter=[0.5] * 3, seeds=range(3, 8))
+    )
+    assert rows.loc[("fedavg", 2.0), "privacy_change"] == pytest.approx(-0.1)
+
+
+def test_the_interval_is_over_searches_where_there_were_any():
+    alone = changes(at(None, 0.8, finalists=()), at(2.0, 0.7, finalists=()))
+    other = changes(at(None, 0.8, finalists=()), at(2.0, 0.7, finalists=[(0.4, [0.6] * 10)]))
+    assert alone.loc[("fedavg", 2.0), "privacy_change_low"] > -0.12
+    assert other.loc[("fedavg", 2.0), "privacy_change_low"] < -0.18
