@@ -91,6 +91,16 @@ class Row:
         ends = self[f"{kind}_low"], self[f"{kind}_high"]
         return Figure(self["paired_difference"], *ends, (self.id,))
 
+    def of_privacy(self, free: Row, measure: str) -> Figure:
+        """Return the change of a measure from a row without privacy.
+
+        Where the table has it, it is paired, and its interval covers both searches.
+        """
+        if self["privacy_change"] is None or measure != self["ranked_by"]:
+            return self.mean(measure) - free.mean(measure)
+        ends = self["privacy_change_low"], self["privacy_change_high"]
+        return Figure(self["privacy_change"], *ends, (self.id, free.id))
+
     @property
     def bytes_a_round(self) -> float:
         """The bytes of a round, both ways."""

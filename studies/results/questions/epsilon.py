@@ -54,9 +54,7 @@ def costs(federation: Federation, algorithm: str, model: str = "logistic") -> di
     """Return budget -> change of AUROC from the same method without privacy."""
     free = federation.row(algorithm, None, model)
     rows = {epsilon: federation.row(algorithm, epsilon, model) for epsilon in federation.budgets}
-    return {
-        epsilon: row.mean("auroc") - free.mean("auroc") for epsilon, row in rows.items() if row and free
-    }
+    return {epsilon: row.of_privacy(free, "auroc") for epsilon, row in rows.items() if row and free}
 
 
 def draw(figure: Canvas, all_of: Sequence[Federation]) -> None:
