@@ -125,13 +125,12 @@ def leaderboard(
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
-    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
-    parts += [privacy_changes(cells, by, resolution.procedures)]
+    changes = privacy_changes(cells, by, resolution.procedures)
+    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells), changes]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline)]
-    frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
-    frame["ranked_by"] = by
+    frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics]).assign(ranked_by=by)
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
