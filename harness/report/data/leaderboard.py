@@ -118,19 +118,19 @@ def leaderboard(
     check_measure("measure to rank by", by)
     if target is not None:
         check_measure("measure to reach", target.measure)
-    results = Results.of(records)
-    cells, metrics = results.cells, results.metrics
+    cells, metrics = (results := Results.of(records)).cells, results.metrics
     if baseline is not None and baseline not in (algorithms := {cell.algorithm for cell in cells}):
         raise unknown("baseline", baseline, algorithms)
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
-    changes = privacy_changes(cells, by, resolution.procedures)
-    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells), changes]
+    changes = [gaps(cells), privacy_changes(cells, by, resolution.procedures)]
+    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), *changes]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline)]
-    frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics]).assign(ranked_by=by)
+    frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
+    frame["ranked_by"] = by
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
