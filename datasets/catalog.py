@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from datasets import cifar, files, images, natural, shakespeare, sources, tabular
 from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
+from datasets.description import Description, describe_content
 from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
 from datasets.limits import check_regular
@@ -258,16 +259,11 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     DataError
         If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
-    address = parse_address(name) or {"name": name}
-    name = resolve_name(address.pop("name"))
-    for key, value in {"path": path, **options}.items():
-        if value is not None and address.setdefault(key, value) != value:
-            raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
-    allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
-    task = address.get("task") if "task" in allowed else address.pop("task", None)
+    name, address = _addressed(name, {"path": path, **options})
+    task = address.get("task") if "task" in _allowed(name) else address.pop("task", None)
     for key in address:
-        if key not in allowed:
-            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, allowed)}")
+        if key not in _allowed(name):
+            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
     data = _read(name, address.pop("path", None), address)
     if task == "regression" and data.classes:
         regression_sets = [other for other, entry in CATALOG.items() if "task" in entry.options]
@@ -284,21 +280,78 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     return data
 
 
+def describe_file(name: str, **options: Any) -> Description:
+    """Describe a user's table: how its columns are read, and what must be set before it can be used.
+
+    Parameters
+    ----------
+    name, **options
+        As in `load`; the label may be left out.
+
+    Raises
+    ------
+    DataError
+        If it is no file, an option is unknown, or the file cannot be cut into columns.
+    """
+    name, address = _addressed(name, options)
+    if name not in SUFFIXES:
+        raise DataError(
+            f"{name!r} is a data set of the list, which docs/data.md describes; give a file, as in "
+            "csv:FILE?label=COLUMN"
+        )
+    for key in address:
+        if key not in _allowed(name):
+            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
+    path = _existing(name, address.pop("path", None))
+    if path is None:
+        raise _no_path(name)
+    content = files.FORMATS[name].read(path, Reading.of(address))
+    return describe_content(name, path, content, _roles(address))
+
+
+def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of an address and of arguments, which must agree."""
+    address = parse_address(name) or {"name": name}
+    name = resolve_name(address.pop("name"))
+    for key, value in options.items():
+        if value is not None and address.setdefault(key, value) != value:
+            raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
+    return name, address
+
+
+def _allowed(name: str) -> tuple[str, ...]:
+    return ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
+
+
+def _existing(name: str, place: str | Path | None) -> Path | None:
+    """Return a given path, which exists and is no device; None if none is given."""
+    if place is None:
+        return None
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise DataError(f"data set {name!r}: the path {path} does not exist")
+    check_regular(path)
+    return path
+
+
+def _no_path(name: str) -> DataError:
+    return DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
+
+
+def _roles(options: dict[str, Any]) -> files.Roles:
+    return files.Roles(**{key: value for key, value in options.items() if key not in Reading._fields})
+
+
 def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Dataset:
     """Read a data set of the catalog, or a file, from a place if one is given."""
-    path = None if place is None else Path(place).expanduser()
-    if path is not None:
-        if not path.exists():
-            raise DataError(f"data set {name!r}: the path {path} does not exist")
-        check_regular(path)
-    if name not in SUFFIXES:
-        entry = CATALOG[name]
-        copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        return entry.read(copy, **options)
-    if path is None:
-        raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-    roles = {key: value for key, value in options.items() if key not in Reading._fields}
-    return files.read_table(name, path, files.Roles(**roles), Reading.of(options))
+    path = _existing(name, place)
+    if name in SUFFIXES:
+        if path is None:
+            raise _no_path(name)
+        return files.read_table(name, path, _roles(options), Reading.of(options))
+    entry = CATALOG[name]
+    copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
+    return entry.read(copy, **options)
 
 
 def fetch(name: str) -> str:
