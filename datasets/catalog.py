@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
@@ -15,9 +16,10 @@ from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
 from datasets.description import Description, describe_content
 from datasets.errors import DataError, nearest
-from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
+from datasets.formats import KEYS, SUFFIXES, Reading, as_list, is_pattern, name_of_file, parse_address
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
+from datasets.opening import ORIGIN, open_table
 from datasets.tables import TABLES
 
 log = logging.getLogger(__name__)
@@ -239,7 +241,7 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
-        ``parquet`` or ``arrow``; these three are the files below.
+        ``parquet``, ``arrow``, ``excel`` or ``files``; these are the files below.
     path : str or Path, optional
         The user's copy; no other source is tried.
     sensitive, keep_sensitive : optional
@@ -253,6 +255,8 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
     delimiter, encoding, decimal, thousands, na : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
+    files, rename, map : optional
+        Several files, and what they write differently (files only); see `datasets.opening.open_table`.
 
     Raises
     ------
@@ -302,11 +306,8 @@ def describe_file(name: str, **options: Any) -> Description:
     for key in address:
         if key not in _allowed(name):
             raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
-    path = _existing(name, address.pop("path", None))
-    if path is None:
-        raise _no_path(name)
-    content = files.FORMATS[name].read(path, Reading.of(address))
-    return describe_content(name, path, content, _roles(address))
+    content = open_table(name, address)
+    return describe_content(name, _called(name, address), content, _roles(address))
 
 
 def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -320,7 +321,7 @@ def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _allowed(name: str) -> tuple[str, ...]:
-    return ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
+    return ("path", "files", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
 
 
 def _existing(name: str, place: str | Path | None) -> Path | None:
@@ -334,21 +335,31 @@ def _existing(name: str, place: str | Path | None) -> Path | None:
     return path
 
 
-def _no_path(name: str) -> DataError:
-    return DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
+def _called(name: str, options: dict[str, Any]) -> Path:
+    """Return the path of a file, or what several are called."""
+    if options.get("path"):
+        return Path(options["path"]).expanduser()
+    return Path(name_of_file(name, None, options["files"]) or name)
 
 
 def _roles(options: dict[str, Any]) -> files.Roles:
-    return files.Roles(**{key: value for key, value in options.items() if key not in Reading._fields})
+    """Return the roles in some options; of several files each is a client's, unless a column says otherwise."""
+    beside = {"path", "files", "rename", "map", *Reading._fields}
+    roles = files.Roles(**{key: value for key, value in options.items() if key not in beside})
+    if options.get("files") is None and not is_pattern(str(options.get("path"))):
+        return roles
+    if roles.client in ("", ORIGIN):
+        return replace(roles, client=ORIGIN)
+    return replace(roles, drop=(*as_list(roles.drop), ORIGIN))
 
 
 def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Dataset:
     """Read a data set of the catalog, or a file, from a place if one is given."""
-    path = _existing(name, place)
     if name in SUFFIXES:
-        if path is None:
-            raise _no_path(name)
-        return files.read_table(name, path, _roles(options), Reading.of(options))
+        options = {**options, "path": place}
+        content = open_table(name, options)
+        return files.make_dataset(name, _called(name, options), _roles(options), content)
+    path = _existing(name, place)
     entry = CATALOG[name]
     copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
     return entry.read(copy, **options)

@@ -136,9 +136,9 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
     Description
         Nothing of it is logged.
     """
-    table, problems = _cells(content, roles)
     dataset: Dataset | None = None
     with gathered() as warnings:
+        table, problems = _cells(content, roles)
         try:
             problems += _holes(path, roles, content, table)
             dataset = make_dataset(kind, path, roles, content)

@@ -1,38 +1,22 @@
-"""A table in a file of the user's: CSV, Parquet or Arrow, with the same options and policies."""
+"""A user's table as a data set, whatever its format: the roles of columns, and what happens to missing cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets import arrow, csv
 from datasets.dataset import Dataset
 from datasets.doubts import check_column_kinds, warn_of_doubts
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, LabelColumn, encode_table
 from datasets.errors import DataError, nearest, warn
-from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, Reading, as_list
+from datasets.formats import OTHERWISE, POLICIES, as_list
 from datasets.labels import warn_of_similar
-
-
-class Format(NamedTuple):
-    """A format: its reader, the version of it, and the suffixes of its files."""
-
-    read: Callable[[Path, Reading], Content]
-    version: int
-    suffixes: tuple[str, ...]
-
-
-FORMATS = {
-    "csv": Format(csv.read_columns, csv.VERSION, SUFFIXES["csv"]),
-    "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
-    "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,31 +110,25 @@ class Roles:
         return table
 
 
-def read_table(kind: str, path: Path, roles: Roles, reading: Reading) -> Dataset:
-    """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
+def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Dataset:
+    """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
     Parameters
     ----------
     kind : str
-        A name in `FORMATS`.
+        Its format.
     path : Path
-        The file, or a folder of Parquet or Arrow files.
+        The file, or the name of several, for messages and tables.
     roles : Roles
         What its columns are.
-    reading : Reading
-        How the file is cut into cells, and what is written in them.
+    content : Content
+        What was read.
 
     Raises
     ------
     DataError
         If the file or the choice of columns is unusable.
     """
-    path = path.expanduser()
-    return make_dataset(kind, path, roles, FORMATS[kind].read(path, reading))
-
-
-def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Dataset:
-    """Return the data set of a file's content; see `read_table`."""
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
     label = roles.label_in(path, content)

@@ -192,6 +192,11 @@ def _predict(to: Parser) -> None:
     to.add_argument(
         "--client", metavar="NAME", help="client whose model to apply, if every client has its own"
     )
+    to.add_argument(
+        "--like",
+        metavar="NAME",
+        help="which of the run's files (data.files) TABLE is like: its signs, names of columns and codes",
+    )
     to.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
     repeatable(to, "--keep", "COLUMN", "also write this column (repeatable)")
     to.add_argument("--fill", action="store_true", help="write the training mean where a number is missing")
