@@ -92,7 +92,7 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
     if given is not None:
         named = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in given.items()}
     elif is_pattern(str(path)):
-        matches = _matches(str(path))
+        matches = matching_files(str(path))
         named = {match.stem: {"path": match} for match in matches}
         if len(named) < len(matches):
             raise DataError(f"two files of {path} have one name; name them by data.files")
@@ -129,8 +129,8 @@ def _kind(kind: str, path: Path) -> str:
     return found
 
 
-def _matches(pattern: str) -> list[Path]:
-    """Return the files of a pattern, sorted."""
+def matching_files(pattern: str) -> list[Path]:
+    """Return the files of a pattern, sorted; raise `DataError` if there is none."""
     whole = Path(pattern).expanduser()
     steps = whole.parts
     first = next(place for place, step in enumerate(steps) if is_pattern(step))
@@ -143,7 +143,7 @@ def _matches(pattern: str) -> list[Path]:
 def _files(name: str, path: Any) -> list[Path]:
     if not path:
         raise DataError(f"data.files: {name!r} has no path")
-    return _matches(str(path)) if is_pattern(str(path)) else [Path(str(path)).expanduser()]
+    return matching_files(str(path)) if is_pattern(str(path)) else [Path(str(path)).expanduser()]
 
 
 def _opened(kind: str, path: Path, options: Mapping[str, Any]) -> Content:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from datasets.description import ColumnDescription, summary
+from datasets.errors import DataError
 from datasets.files import Roles
 from datasets.formats import SUFFIXES
 from harness.api.describing import describe
@@ -48,14 +50,15 @@ def _row(column: ColumnDescription) -> dict[str, str | int | None]:
 
 
 def say_tables(specs: Iterable[RunSpec]) -> None:
-    """Print what the runs of some specs read of the user's tables, in short."""
-    tables = {(spec.data, task(spec)) for spec in specs if spec.data is not None}
+    """Print what the runs of some specs read of the user's tables, in short; runs say why one cannot be read."""
+    tables = dict.fromkeys((spec.data, task(spec)) for spec in specs if spec.data is not None)
     for data, kind in tables:
         if data.name not in SUFFIXES:
             continue
         named = {name: value for name in ROLES if (value := getattr(data, name)) is not None}
-        for line in summary(load_once(data, kind), Roles(**named)):
-            log.print(line, markup=False)
+        with suppress(DataError):
+            for line in summary(load_once(data, kind), Roles(**named)):
+                log.print(line, markup=False)
 
 
 #: Fields of the data that a summary names.

@@ -18,7 +18,7 @@ from datasets.dataset import Dataset, halves
 from datasets.errors import warn_once
 from datasets.federation import Federation, federate
 from datasets.formats import is_pattern
-from datasets.opening import FORMATS
+from datasets.opening import FORMATS, matching_files
 from datasets.partition import PARTITIONS
 from datasets.splitting import Splitting
 from datasets.stand_in import stand_in
@@ -579,7 +579,7 @@ def _paths(data: DataSpec) -> list[str]:
 def _state(path: Path, inside: bool) -> object:
     """Return what changes with a file, or ``inside`` a folder or a pattern with any of its files."""
     if inside and is_pattern(str(path)):
-        every = sorted(path.parent.glob(path.name))
+        every = matching_files(str(path))
     else:
         every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
     now = [(str(file), file.stat()) for file in every]

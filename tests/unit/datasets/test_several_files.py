@@ -104,8 +104,8 @@ def test_the_rest_of_a_map_keeps_people_apart(hospitals):
             r"b\.csv lacks the column 'ill', which .*a\.csv has; if it has",
         ),
         (
-            {"Bern": {"rename": {"heigth": "Größe"}}},
-            r"b\.csv: rename names 'heigth'; did you mean 'height'\?",
+            {"Bern": {"rename": {"heightt": "Größe"}}},
+            r"b\.csv: rename names 'heightt'; did you mean 'height'\?",
         ),
         (
             {"Bern": {"map": {"ill": {1: "ja", 0: "nein"}}}},
