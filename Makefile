@@ -48,7 +48,7 @@ format: .venv/ready-to-test
 	touch .venv/ready
 
 .venv/ready-to-test: .venv/ready
-	$(INSTALL) --editable '.[dev,ray,export,tune]'
+	$(INSTALL) --editable '.[dev,ray,export,excel,tune]'
 	touch .venv/ready-to-test
 
 # The golden rows have the same tolerance.

@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
@@ -13,10 +14,12 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from datasets import cifar, files, images, natural, shakespeare, sources, tabular
 from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
+from datasets.description import Description, describe_content
 from datasets.errors import DataError, nearest
-from datasets.formats import KEYS, SUFFIXES, Reading, parse_address
+from datasets.formats import KEYS, SUFFIXES, Reading, as_list, is_pattern, name_of_file, parse_address
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
+from datasets.opening import ORIGIN, open_table
 from datasets.tables import TABLES
 
 log = logging.getLogger(__name__)
@@ -238,7 +241,7 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
-        ``parquet`` or ``arrow``; these three are the files below.
+        ``parquet``, ``arrow``, ``excel`` or ``files``; these are the files below.
     path : str or Path, optional
         The user's copy; no other source is tried.
     sensitive, keep_sensitive : optional
@@ -252,22 +255,19 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
     delimiter, encoding, decimal, thousands, na : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
+    files, rename, map : optional
+        Several files, and what they write differently (files only); see `datasets.opening.open_table`.
 
     Raises
     ------
     DataError
         If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
-    address = parse_address(name) or {"name": name}
-    name = resolve_name(address.pop("name"))
-    for key, value in {"path": path, **options}.items():
-        if value is not None and address.setdefault(key, value) != value:
-            raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
-    allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
-    task = address.get("task") if "task" in allowed else address.pop("task", None)
+    name, address = _addressed(name, {"path": path, **options})
+    task = address.get("task") if "task" in _allowed(name) else address.pop("task", None)
     for key in address:
-        if key not in allowed:
-            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, allowed)}")
+        if key not in _allowed(name):
+            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
     data = _read(name, address.pop("path", None), address)
     if task == "regression" and data.classes:
         regression_sets = [other for other, entry in CATALOG.items() if "task" in entry.options]
@@ -284,21 +284,85 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     return data
 
 
+def describe_file(name: str, **options: Any) -> Description:
+    """Describe a user's table: how its columns are read, and what must be set before it can be used.
+
+    Parameters
+    ----------
+    name, **options
+        As in `load`; the label may be left out.
+
+    Raises
+    ------
+    DataError
+        If it is no file, an option is unknown, or the file cannot be cut into columns.
+    """
+    name, address = _addressed(name, options)
+    if name not in SUFFIXES:
+        raise DataError(
+            f"{name!r} is a data set of the list, which docs/data.md describes; give a file, as in "
+            "csv:FILE?label=COLUMN"
+        )
+    for key in address:
+        if key not in _allowed(name):
+            raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
+    content = open_table(name, address)
+    return describe_content(name, _called(name, address), content, _roles(address))
+
+
+def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of an address and of arguments, which must agree."""
+    address = parse_address(name) or {"name": name}
+    name = resolve_name(address.pop("name"))
+    for key, value in options.items():
+        if value is not None and address.setdefault(key, value) != value:
+            raise DataError(f"{key} is given twice: {address[key]!r} in the address, {value!r} as an option")
+    return name, address
+
+
+def _allowed(name: str) -> tuple[str, ...]:
+    return ("path", "files", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
+
+
+def _existing(name: str, place: str | Path | None) -> Path | None:
+    """Return a given path, which exists and is no device; None if none is given."""
+    if place is None:
+        return None
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise DataError(f"data set {name!r}: the path {path} does not exist")
+    check_regular(path)
+    return path
+
+
+def _called(name: str, options: dict[str, Any]) -> Path:
+    """Return the path of a file, or what several are called."""
+    if options.get("path"):
+        return Path(options["path"]).expanduser()
+    return Path(name_of_file(name, None, options["files"]) or name)
+
+
+def _roles(options: dict[str, Any]) -> files.Roles:
+    """Return the roles in some options; of several files each is a client's, unless a column says otherwise."""
+    beside = {"path", "files", "rename", "map", *Reading._fields}
+    roles = files.Roles(**{key: value for key, value in options.items() if key not in beside})
+    if options.get("files") is None and not is_pattern(str(options.get("path"))):
+        return roles
+    if roles.client in ("", ORIGIN):
+        return replace(roles, client=ORIGIN)
+    return replace(roles, drop=(*as_list(roles.drop), ORIGIN))
+
+
 def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Dataset:
     """Read a data set of the catalog, or a file, from a place if one is given."""
-    path = None if place is None else Path(place).expanduser()
-    if path is not None:
-        if not path.exists():
-            raise DataError(f"data set {name!r}: the path {path} does not exist")
-        check_regular(path)
-    if name not in SUFFIXES:
-        entry = CATALOG[name]
-        copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        return entry.read(copy, **options)
-    if path is None:
-        raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-    roles = {key: value for key, value in options.items() if key not in Reading._fields}
-    return files.read_table(name, path, files.Roles(**roles), Reading.of(options))
+    if name in SUFFIXES:
+        options = {**options, "path": place}
+        content = open_table(name, options)
+        return files.make_dataset(name, _called(name, options), _roles(options), content)
+    path = _existing(name, place)
+    entry = CATALOG[name]
+    copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
+    return entry.read(copy, **options)
 
 
 def fetch(name: str) -> str:

@@ -38,8 +38,8 @@ def read_columns(path: Path, reading: Reading) -> Content:
     """
     if path.is_dir():
         raise DataError(
-            f"{path} cannot be read: a folder is read as Parquet or Arrow; join CSV files into one, with a column "
-            "that says which of them a row is from"
+            f"{path} cannot be read: a folder is read as Parquet or Arrow; the CSV files in it are read as clients "
+            f"by csv:{path}/*.csv, or by data.files"
         )
     try:
         raw = content(path, MOST_LINE)

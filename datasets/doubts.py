@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.encoding import Cells
-from datasets.errors import DataError, warn_once
+from datasets.errors import DataError, warn
 from datasets.formats import Reading
 from datasets.numerals import values_of
 
@@ -21,7 +22,6 @@ MANY = 20  # different numbers of a label, above which they look like a quantity
 WIDE = 50  # values of a text column, above which the number of its features is said
 #: Different numbers with one unit, or after a sign such as <, below which they look like categories.
 FEW_UNITS = 10
-LINES = 10  # about one file
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 #: What people write where they have no value; in text the marks of the first kind are values of their own.
 NOTHING = re.compile(r"#?n/?a|n\. ?a\.|nan|null|#null!|<na>|-{1,3}|\u2013|\.", re.IGNORECASE)
@@ -64,30 +64,36 @@ def check_column_kinds(
         If there is such a column.
     """
     for name, cells in table.items():
-        if cells.numeric:
-            if len(cells.codes) > 1 and name in roles:
-                raise DataError(
-                    f"{path}: in the column {name!r}, {cells.codes[0]} and {cells.codes[1]} would be one number; "
-                    f"read it as text with text={name}"
-                )
-            continue
-        counts = Counter(cells.values[~cells.missing].tolist())
-        rest = {
-            value: count
-            for value, count in counts.items()
-            if not (NOTHING.fullmatch(value) or UNKNOWN.fullmatch(value))
-        }
-        numeric = {value: match for value in rest if (match := _number_match(value))}
-        units = Counter(match["unit"] or "" for match in numeric.values())
-        unit, alike = units.most_common(1)[0] if units else ("", 0)
-        if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
-            numeric = {value: match for value, match in numeric.items() if not match["unit"]}
-        if len(numeric) < FEW_UNITS and all(map(BOUND.fullmatch, numeric)):  # classes such as <30, >30
-            numeric = {}
-        most = 2 * sum(rest[value] for value in numeric) > sum(rest.values()) or 2 * len(numeric) > len(rest)
-        plain = typed and len(numeric) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
-        if most and not plain:
-            raise DataError(_advice(path, name, counts, numeric))
+        if problem := kind_problem(name, cells, tells_apart=name in roles, typed=typed):
+            raise DataError(f"{path}: {problem}")
+
+
+def kind_problem(name: str, cells: Cells, *, tells_apart: bool, typed: bool) -> str:
+    """Return why a column is refused as it is read, and what to set; empty if it is not."""
+    if cells.numeric:
+        if len(cells.codes) > 1 and tells_apart:
+            return (
+                f"in the column {name!r}, {cells.codes[0]} and {cells.codes[1]} would be one number; read it as "
+                f"text with text={name}"
+            )
+        return ""
+    counts = Counter(cells.values[~cells.missing].tolist())
+    rest = {value: count for value, count in counts.items() if not stands_for_nothing(value)}
+    numeric = {value: match for value in rest if (match := _number_match(value))}
+    units = Counter(match["unit"] or "" for match in numeric.values())
+    unit, alike = units.most_common(1)[0] if units else ("", 0)
+    if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
+        numeric = {value: match for value, match in numeric.items() if not match["unit"]}
+    if len(numeric) < FEW_UNITS and all(map(BOUND.fullmatch, numeric)):  # classes such as <30, >30
+        numeric = {}
+    most = 2 * sum(rest[value] for value in numeric) > sum(rest.values()) or 2 * len(numeric) > len(rest)
+    plain = typed and len(numeric) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
+    return _advice(name, counts, numeric) if most and not plain else ""
+
+
+def stands_for_nothing(value: str) -> bool:
+    """Whether a text is what people write where they have no value."""
+    return bool(NOTHING.fullmatch(value) or UNKNOWN.fullmatch(value))
 
 
 def _number_match(value: str) -> re.Match[str] | None:
@@ -96,7 +102,7 @@ def _number_match(value: str) -> re.Match[str] | None:
     return None if DATE.fullmatch(value) else WRITTEN.fullmatch(bound["number"] if bound else value)
 
 
-def _advice(path: Path, name: str, counts: Counter[str], numeric: Collection[str]) -> str:
+def _advice(name: str, counts: Counter[str], numeric: Collection[str]) -> str:
     """Return what to set so that a column of text becomes numbers."""
     plain = dict(zip(counts, ~np.isnan(values_of([*counts], Reading())), strict=True))
     odd = [value for value, _ in counts.most_common() if not plain[value]]
@@ -121,9 +127,8 @@ def _advice(path: Path, name: str, counts: Counter[str], numeric: Collection[str
         )
     examples = ", ".join(map(repr, [*others[:2], *numbers[:2], *signs[:2]][:4] or list(counts)[:3]))
     return (
-        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {examples}): "
-        f"{'; '.join(advice)}; or set text={name} if it really "
-        "is text"
+        f"the column {name!r} is text, but most of it looks like numbers (among them {examples}): "
+        f"{'; '.join(advice)}; or set text={name} if it really is text"
     )
 
 
@@ -167,17 +172,18 @@ def warn_of_doubts(
     """
     lines = _sentinel(label, labels) if quantity and labels.numeric else []
     for name, cells in features.items():
-        lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in texts)
+        if constant := _constant(name, cells):
+            lines.append(constant)
+        else:
+            lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in texts)
     if not quantity and labels.numeric and (many := len(np.unique(labels.values))) > MANY:
         lines.insert(
             0,
             f"the label {label!r} has {many} different numbers, and each is a class; to predict the number, give "
             "--problem regression",
         )
-    for line in lines[:LINES]:
-        warn_once(f"{path}: {line}")
-    if len(lines) > LINES:
-        warn_once(f"{path}: {len(lines) - LINES} more columns are like these")
+    lines += _same(features, label, labels)
+    warn(path, lines)
 
 
 def _numbers(name: str, cells: Cells) -> list[str]:
@@ -192,9 +198,46 @@ def _numbers(name: str, cells: Cells) -> list[str]:
     return remarks if (cells.values % 1).any() else remarks + _identifier(name, cells.values.tolist())
 
 
+def _constant(name: str, cells: Cells) -> str:
+    """Return a line about a column of one value; empty if it has more."""
+    if not len(cells.values) or (cells.values[1:] != cells.values[0]).any():
+        return ""
+    value = f"{cells.values[0]:.15g}" if cells.numeric else repr(cells.values[0])
+    return f"the column {name!r} is {value} in every row and says nothing; leave it out with drop={name}"
+
+
+def _same(features: Mapping[str, Cells], label: str, labels: Cells) -> list[str]:
+    """Return lines about columns that say the same in every row as the label, or as a column before them.
+
+    Numbers say the same if they are equal, text also under other names. Of columns that are constant, or differ in
+    every row, nothing is said.
+    """
+    lines = []
+    first = {key: (label, f"tells the label {label!r} of every row") for key in _contents(labels)}
+    for name, cells in features.items():
+        keys = _contents(cells)
+        if known := next((first[key] for key in keys if key in first), None):
+            lines.append(f"the column {name!r} {known[1]}; leave it out with drop={name} if it repeats it")
+        for key in keys:
+            first.setdefault(key, (name, f"says the same as {name!r} in every row"))
+    return lines
+
+
+def _contents(cells: Cells) -> list[bytes]:
+    """Return digests of what a column says; none if it does not tell groups of rows apart."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    codes, values = pd.factorize(cells.values)
+    if not 1 < len(values) < len(codes):
+        return []
+    partition = hashlib.sha256(codes.astype(np.int32).tobytes()).digest()
+    few = not cells.numeric or len(values) == 2  # names, of which others may stand for the same
+    return [partition] if few else [hashlib.sha256(cells.values.tobytes()).digest()]
+
+
 def _sentinel(name: str, cells: Cells) -> list[str]:
     """Return a line about numbers that may stand for missing cells."""
-    if not (codes := _sentinels(cells.values)):
+    if not (codes := sentinels(cells.values)):
         return []
     codes_text, options = (
         sign.join(f"{way}{code:.15g}" for code in codes) for sign, way in ((" and ", ""), ("&", "na="))
@@ -206,16 +249,22 @@ def _sentinel(name: str, cells: Cells) -> list[str]:
     ]
 
 
-def _sentinels(values: NDArray[np.float64]) -> list[float]:
-    """Return numbers such as -999 and 9999 that lie further from the others than these from each other."""
+def sentinels(values: NDArray[np.float64]) -> list[float]:
+    """Return numbers such as -999 and 9999 that are apart from the others.
+
+    They lie further from the others than these from each other, or are the only negative ones.
+    """
     if not len(values) or not {float(values.min()), float(values.max())} & SENTINELS:
         return []
-    others = np.array([value for value in np.unique(values).tolist() if value not in SENTINELS])
+    different = np.unique(values).tolist()
+    others = [value for value in different if value not in SENTINELS]
     if len(others) < 2:
         return []
-    low, high = others.min(), others.max()
-    present = {float(values.min()), float(values.max())} & SENTINELS
-    return sorted(code for code in present if max(low - code, code - high) > high - low)
+    low, high = others[0], others[-1]
+    codes = {value for value in different if value in SENTINELS}
+    negative = codes & {value for value in different if value < 0} if low >= 0 else set()
+    ends = {different[0], different[-1]} & codes
+    return sorted(negative | {code for code in ends if max(low - code, code - high) > high - low})
 
 
 def _words(name: str, cells: Cells, declared: bool) -> list[str]:

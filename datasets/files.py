@@ -1,38 +1,22 @@
-"""A table in a file of the user's: CSV, Parquet or Arrow, with the same options and policies."""
+"""A user's table as a data set, whatever its format: the roles of columns, and what happens to missing cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets import arrow, csv
 from datasets.dataset import Dataset
 from datasets.doubts import check_column_kinds, warn_of_doubts
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, LabelColumn, encode_table
-from datasets.errors import DataError, nearest, warn_once
-from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, Reading, as_list
+from datasets.errors import DataError, nearest, warn
+from datasets.formats import OTHERWISE, POLICIES, as_list
 from datasets.labels import warn_of_similar
-
-
-class Format(NamedTuple):
-    """A format: its reader, the version of it, and the suffixes of its files."""
-
-    read: Callable[[Path, Reading], Content]
-    version: int
-    suffixes: tuple[str, ...]
-
-
-FORMATS = {
-    "csv": Format(csv.read_columns, csv.VERSION, SUFFIXES["csv"]),
-    "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
-    "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,31 +110,29 @@ class Roles:
         return table
 
 
-def read_table(kind: str, path: Path, roles: Roles, reading: Reading) -> Dataset:
-    """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
+def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Dataset:
+    """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
     Parameters
     ----------
     kind : str
-        A name in `FORMATS`.
+        Its format.
     path : Path
-        The file, or a folder of Parquet or Arrow files.
+        The file, or the name of several, for messages and tables.
     roles : Roles
         What its columns are.
-    reading : Reading
-        How the file is cut into cells, and what is written in them.
+    content : Content
+        What was read.
 
     Raises
     ------
     DataError
         If the file or the choice of columns is unusable.
     """
-    path = path.expanduser()
-    content = FORMATS[kind].read(path, reading)
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
     label = roles.label_in(path, content)
-    policies = _policies(path, roles.missing, content.columns)
+    policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
     role_columns, texts = {label, *roles.roles_beside_label}, as_list(roles.text)
     checked = {name: cells for name, cells in table.items() if name not in {roles.user, *texts}}
@@ -183,7 +165,9 @@ def read_table(kind: str, path: Path, roles: Roles, reading: Reading) -> Dataset
     )
 
 
-def _policies(path: Path, missing: str | Mapping[str, str], columns: Mapping[str, object]) -> dict[str, str]:
+def policies_of(
+    path: Path, missing: str | Mapping[str, str], columns: Mapping[str, object]
+) -> dict[str, str]:
     """Return the policy of every column."""
     by_column = {OTHERWISE: missing} if isinstance(missing, str) else missing
     for column, policy in by_column.items():
@@ -199,12 +183,8 @@ def _treat_missing(
 ) -> tuple[dict[str, Cells], NDArray[np.bool_]]:
     """Return the table without missing cells, and which of the rows are in it."""
     holes = {name: int(cells.missing.sum()) for name, cells in table.items() if cells.missing.any()}
-    if refused := [f"{name!r} ({count})" for name, count in holes.items() if policies[name] == "error"]:
-        raise DataError(
-            f"{path} has missing cells in {', '.join(refused)}; choose missing=drop (leave out those rows) or "
-            "missing=fill (mean of a numeric column, a category of its own in text), or by column, as in "
-            f"missing.{next(name for name in holes if policies[name] == 'error')}=drop"
-        )
+    if refused := {name: count for name, count in holes.items() if policies[name] == "error"}:
+        raise DataError(f"{path} {holes_without_policy(refused)}")
     if user in holes and policies[user] == "fill":
         raise DataError(
             f"{path}: the user {user!r} is missing in {holes[user]} rows; it is never filled: leave them out with "
@@ -218,10 +198,8 @@ def _treat_missing(
         raise DataError(f"{path}: every row but {complete.sum()} has a missing cell; nothing is left")
     if causes:
         columns = ", ".join(f"{name!r} ({count})" for name, count in causes.items())
-        warn_once(
-            f"{path}: {len(complete) - complete.sum()} of {len(complete)} rows are left out, in which {columns} is "
-            "missing"
-        )
+        left_out = f"{len(complete) - complete.sum()} of {len(complete)} rows are left out"
+        warn(path, [f"{left_out}, in which {columns} is missing"])
     remaining = {
         name: cells._replace(values=cells.values[complete], missing=cells.missing[complete])
         for name, cells in table.items()
@@ -231,6 +209,15 @@ def _treat_missing(
             f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
         )
     return {name: _fill(cells) for name, cells in remaining.items()}, complete
+
+
+def holes_without_policy(holes: Mapping[str, int]) -> str:
+    """Return what to set for missing cells, by the numbers of them in columns that have no policy."""
+    return (
+        f"has missing cells in {', '.join(f'{name!r} ({count})' for name, count in holes.items())}; choose "
+        "missing=drop (leave out those rows) or missing=fill (mean of a numeric column, a category of its own in "
+        f"text), or by column, as in missing.{next(iter(holes))}=drop"
+    )
 
 
 def _fill(cells: Cells) -> Cells:

@@ -10,20 +10,49 @@ from urllib.parse import unquote
 from datasets.errors import DataError, nearest
 
 #: Suffixes of the files of every format.
-SUFFIXES = {"csv": (".csv",), "parquet": (".parquet",), "arrow": (".arrow", ".feather")}
+SUFFIXES: dict[str, tuple[str, ...]] = {
+    "csv": (".csv",),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "excel": (".xlsx", ".xlsm"),
+    "files": (),
+}
+FILES = "files"  # several files, each of the format that its suffix says
 POLICIES = ("error", "drop", "fill")  # for missing cells
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
-# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` and ``labels.VALUE`` besides.
+# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN``, ``labels.VALUE``,
+# ``rename.COLUMN`` and ``map.COLUMN.VALUE`` besides.
 LISTS = ("sensitive", "drop", "text", "na")
-MAPPINGS = ("missing", "labels")
+MAPPINGS = ("missing", "labels", "rename", "map")
 MARKS = ("delimiter", "encoding", "decimal", "thousands")
 KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *MARKS, *LISTS)
 
 
-def name_of_file(name: object, path: object) -> str | None:
-    """Return what to call the data of a user's file; None for a data set of the catalog."""
+#: How a mapping is written in an address.
+WRITTEN = {
+    "labels": "labels.OLD=NEW; the column of labels is label=COLUMN",
+    "rename": "rename.OLD=NEW",
+    "map": "map.COLUMN.OLD=NEW",
+}
+
+
+def name_of_file(name: object, path: object, files: object = None) -> str | None:
+    """Return what to call the data of a user's file or files; None for a data set of the catalog."""
+    if name in SUFFIXES and isinstance(files, Mapping):
+        names = [str(one) for one in files]
+        return " + ".join(names[:3]) + (f" + {len(names) - 3} more" if len(names) > 3 else "")
     return Path(str(path)).name if name in SUFFIXES and path else None
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path is a pattern of several, such as ``hospital/*.csv``."""
+    return "*" in path and not Path(path).exists()
+
+
+def kind_of_file(path: Path) -> str | None:
+    """Return the format that the suffix of a file says; None if it says none."""
+    return next((name for name, suffixes in SUFFIXES.items() if path.suffix.lower() in suffixes), None)
 
 
 def parse_address(address: str) -> dict[str, Any] | None:
@@ -40,8 +69,8 @@ def parse_address(address: str) -> dict[str, Any] | None:
     """
     name, colon, rest = address.partition(":")
     if not colon or name not in SUFFIXES:
-        suffix, rest = Path(address.partition("?")[0]).suffix.lower(), address
-        name = next((name for name, suffixes in SUFFIXES.items() if suffix in suffixes), "")
+        rest = address
+        name = kind_of_file(Path(address.partition("?")[0])) or ""
         if not name:
             return None
     path, _, query = rest.partition("?")
@@ -51,12 +80,18 @@ def parse_address(address: str) -> dict[str, Any] | None:
         key, dot, column = key.partition(".")
         if key not in KEYS:
             raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
-        if not equals or (dot and key not in MAPPINGS) or (key == "labels" and not dot):
-            renames = "labels.OLD=NEW; the column of labels is label=COLUMN"
-            expected = renames if key == "labels" else f"{key}=VALUE"
+        if not equals or (dot and key not in MAPPINGS) or (key in WRITTEN and not dot):
+            expected = WRITTEN.get(key, f"{key}=VALUE")
             raise DataError(f"{address!r}: {part!r} is not {expected}")
         value = unquote(value)
-        if key in MAPPINGS:
+        if key == "map":
+            column, dot, old = column.partition(".")
+            if not dot:
+                raise DataError(f"{address!r}: {part!r} is not {WRITTEN[key]}")
+            values = options.setdefault(key, {}).setdefault(unquote(column), {})
+            if values.setdefault(unquote(old), value) != value:
+                raise DataError(f"{address!r}: {part.partition('=')[0]} is given twice")
+        elif key in MAPPINGS:
             mapping, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
             if column in mapping:
                 raise DataError(f"{address!r}: {key} is given twice")

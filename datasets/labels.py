@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.dataset import Column
-from datasets.errors import DataError, nearest, warn_once
+from datasets.errors import DataError, nearest, warn
 
 #: Pairs of a negative and a positive class that need no setting, as `folded` writes them.
 OBVIOUS = frozenset(
@@ -48,11 +48,9 @@ def warn_of_similar(where: object, column: str, names: Iterable[str]) -> None:
     """Warn of values of a column that may be one: they count as different."""
     if groups := similar_groups(names):
         examples = "; ".join(", ".join(map(repr, group)) for group in groups[:3])
-        warn_once(
-            f"{where}: values of the column {column!r} differ in {SPELLING} only, and count as different: "
-            + examples
-            + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
-        )
+        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+        count = f"differ in {SPELLING} only, and count as different"
+        warn(where, [f"values of the column {column!r} {count}: {examples}{more}"])
 
 
 def relabel(where: object, label: str, values: NDArray[np.str_], names: Mapping[str, str]) -> Column:
@@ -136,9 +134,12 @@ def positive_last(
         if (folded(pair[0]), folded(pair[1])) in OBVIOUS:
             return pair
     first, second = classes
-    warn_once(
-        f"{where}: the label {label!r} has the classes {first!r} and {second!r}; {second!r} counts as the positive "
-        f"one, only because it comes last in sorted order; say which it is with data.positive ({first} or {second})"
+    warn(
+        where,
+        [
+            f"the label {label!r} has the classes {first!r} and {second!r}; {second!r} counts as the positive one, "
+            f"only because it comes last in sorted order; say which it is with data.positive ({first} or {second})"
+        ],
     )
     return classes
 

@@ -3,6 +3,7 @@
 These names are stable; all other names in the packages may change between versions.
 """
 
+from harness.api.describing import describe
 from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sweep, tune
 from harness.api.reading import leaderboard, load_results, recommend, write_report
 from harness.config.run import RunSpec
@@ -28,6 +29,7 @@ __all__ = [
     "Study",
     "TensorBoard",
     "UserError",
+    "describe",
     "judge",
     "leaderboard",
     "load_plugin",

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from datasets.errors import DataError
-from datasets.files import FORMATS
+from datasets.opening import FORMATS
 from harness.config.code import NONE
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec

@@ -231,6 +231,11 @@ def _predict(to: Parser) -> None:
     to.add_argument(
         "--client", metavar="NAME", help="client whose model to apply, if every client has its own"
     )
+    to.add_argument(
+        "--like",
+        metavar="NAME",
+        help="which of the run's files (data.files) TABLE is like: its signs, names of columns and codes",
+    )
     to.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
     repeatable(to, "--keep", "COLUMN", "also write this column (repeatable)")
     to.add_argument("--fill", action="store_true", help="write the training mean where a number is missing")
@@ -346,7 +351,7 @@ def _verify(to: Parser) -> None:
 
 def data_options(to: Parser) -> None:
     """Add the subcommands of ``data``, and the option of every command to each."""
-    among = to.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
+    among = to.add_subparsers(dest="what", required=True, metavar="list|describe|fetch|draw")
 
     def subcommand(name: str, help: str) -> Parser:
         parser: Parser = among.add_parser(name, help=help, **with_examples(PROGRAM, EXAMPLES[f"data {name}"]))
@@ -354,13 +359,22 @@ def data_options(to: Parser) -> None:
 
     list_command = subcommand("list", "list data sets and whether they can be loaded now")
     json_option(list_command)
+    describe = subcommand("describe", "say how a table of your own is read, and what to set")
+    describe.set_defaults(do=("described", "describe_command"))
+    describe.add_argument(
+        "data", metavar="ADDRESS|RUN.yaml", help="csv:FILE?label=COLUMN, or a run file with a section data"
+    )
+    describe.add_argument(
+        "--numbers", action="store_true", help="the label is a number to predict (problem: regression)"
+    )
+    json_option(describe)
     fetch = subcommand("fetch", "make data sets available")
     fetch.add_argument("names", nargs="+", metavar="NAME")
     draw = subcommand("draw", "draw the classes of every client")
     draw.set_defaults(do=("catalog", "draw_command"))
     draw.add_argument("file", type=path, metavar="FILE.png|svg")
     spec_options(draw)
-    for command in (list_command, fetch, draw):
+    for command in (list_command, describe, fetch, draw):
         plugin_option(command)
 
 
@@ -421,7 +435,7 @@ COMMANDS = {
         ),
     ),
     "set up": (
-        Command("data", "listing", "list and fetch data sets, draw partitions", data_options),
+        Command("data", "listing", "list, describe and fetch data sets, draw partitions", data_options),
         Command("doctor", "doctor", "check the installation and suggest fixes", _doctor),
         Command(
             "completion", "completion", "print the script that completes commands in a shell", _completion

@@ -63,6 +63,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "archive": ("archive results results.tar.gz",),
     "list": ("list algorithms", "list suites"),
     "data": ("data list", "data fetch adult", "data draw clients.png --data digits --partition dirichlet"),
+    "data describe": (
+        "data describe 'csv:patients.csv?label=ill&client=hospital'",
+        "data describe hospitals.yaml --json",
+    ),
     "data list": ("data list --json",),
     "data fetch": ("data fetch adult breast-cancer",),
     "data draw": (

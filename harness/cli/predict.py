@@ -18,7 +18,7 @@ def predict_command(args: argparse.Namespace) -> int:
     """Apply a saved model to a table, and write a row of predictions for each of its rows."""
     one_thread()
     model = SavedModel.read(args.model)
-    rows = model.rows(args.data, args.keep)
+    rows = model.rows(args.data, args.keep, args.like)
     predicted = model.predict(rows, args.client, fill=args.fill)
     if clash := sorted(rows.kept.keys() & predicted.keys()):
         raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
 from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
+from harness.cli.described import say_tables
 from harness.cli.progress import SuiteProgress
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
@@ -91,6 +92,7 @@ def run_command(args: argparse.Namespace) -> int:
         return repeat(args, work_options(args))
     spec, execution, trackers = given_spec(args), given_execution(args), tracker_callbacks(args)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    say_tables([spec])
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
@@ -148,6 +150,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
 def suite_command(args: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
     suite = given_suite(args)
+    say_tables(cell.spec for cell in suite.combinations if cell.spec is not None)
     ends = run_suite(
         suite,
         work_options(args),

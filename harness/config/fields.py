@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.formats import POLICIES, Reading, name_of_file, parse_address
+from datasets.formats import FILES, POLICIES, Reading, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
@@ -51,7 +51,7 @@ class Named(dict[str, Any]):
         return core_schema.is_instance_schema(cls, serialization=plain)
 
 
-class Policies(dict[str, str]):
+class Policies(dict[str, Any]):
     """Column to policy, or value to name; hashable, as the data sets that were read are kept by their settings."""
 
     def __hash__(self) -> int:  # type: ignore[override] # nobody changes it
@@ -62,6 +62,31 @@ class Policies(dict[str, str]):
 def _text(value: Any) -> Any:
     """Return a number as the text that a file has; other values as they are."""
     return f"{value:.15g}" if isinstance(value, int | float) else value
+
+
+def _nested(value: Mapping[str, Any]) -> Policies:
+    """Return a mapping of texts and mappings as a hashable one."""
+    return Policies({key: _nested(one) if isinstance(one, Mapping) else one for key, one in value.items()})
+
+
+def _words(where: str, value: Mapping[Any, Any]) -> dict[str, str]:
+    """Return a mapping of texts, in which numbers are what a file has and null is a missing cell.
+
+    Raises
+    ------
+    UserError
+        If YAML has read a word as a truth value.
+    """
+    for part in (part for pair in value.items() for part in pair):
+        if isinstance(part, bool):
+            raise UserError(f"{where}: YAML reads a word as {shown(part)}; write yes and no in quotes")
+        if not isinstance(part, str | int | float | None):
+            raise UserError(f"{where}: a text is needed, given {shown(part)}")
+    return {str(_text(old)): "" if new is None else str(_text(new)) for old, new in value.items()}
+
+
+#: Settings that one of several files may have of its own.
+OF_A_FILE = ("path", "rename", "map", *Reading._fields)
 
 
 class DataSpec(Section):
@@ -83,6 +108,10 @@ class DataSpec(Section):
         Options of the loader, see `datasets.catalog.load`.
     delimiter, encoding, decimal, thousands, na
         How a file is read, see `datasets.formats.Reading`.
+    files : dict or None
+        Name of a client to its file: a path or a pattern, or ``path`` with settings of this file.
+    rename, map : dict or None
+        Names of columns, and values by column, that the files write differently; see `datasets.opening.open_table`.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
     drop_negatives : float
@@ -111,13 +140,16 @@ class DataSpec(Section):
     decimal: str | None = None
     thousands: str | None = None
     na: str | tuple[str, ...] | None = None
+    files: Annotated[dict[str, Any], AfterValidator(_nested)] | None = None
+    rename: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
+    map: Annotated[dict[str, dict[str, str]], AfterValidator(_nested)] | None = None
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
     @property
     def called(self) -> str:
         """Return the short name of the data: that of the file, or of the data set."""
-        return name_of_file(self.name, self.path) or self.name
+        return name_of_file(self.name, self.path, self.files) or self.name
 
     @model_validator(mode="before")
     @classmethod
@@ -126,6 +158,8 @@ class DataSpec(Section):
         value = {"name": value} if isinstance(value, str) else value
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
             return {**value, **(parse_address(value["name"]) or {})}
+        if isinstance(value, Mapping) and "files" in value:
+            return {"name": FILES, **value}
         return value
 
     @field_validator("missing", mode="before")
@@ -157,6 +191,61 @@ class DataSpec(Section):
                     f"data.labels: YAML reads a word as {shown(part)}; write yes, no and null in quotes"
                 )
         return {_text(old): _text(new) for old, new in value.items()}
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _named_files(cls, value: object) -> object:
+        """Check the settings that single files have."""
+        if value is None:
+            return value
+        if not isinstance(value, Mapping) or not value:
+            raise UserError(
+                "data.files: names of clients with their files are needed, as in {Aalen: a.csv}, given "
+                f"{shown(value)}"
+            )
+        return {str(_text(name)): cls._of_a_file(f"data.files.{name}", one) for name, one in value.items()}
+
+    @classmethod
+    def _of_a_file(cls, where: str, given: object) -> object:
+        if isinstance(given, str):
+            return given
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"{where}: a path is needed, or path with settings of this file, given {shown(given)}"
+            )
+        for name in given:
+            if name not in OF_A_FILE:
+                raise unknown(f"setting of {where}", str(name), OF_A_FILE)
+        if not isinstance(given.get("path"), str):
+            raise UserError(f"{where}.path: missing; give the file")
+        settings = dict(given)
+        for name, check in (
+            ("na", cls._codes),
+            ("rename", cls._renamed_columns),
+            ("map", cls._mapped_values),
+        ):
+            if settings.get(name) is not None:
+                settings[name] = check(settings[name])
+        if isinstance(settings.get("na"), list):
+            settings["na"] = tuple(settings["na"])
+        Reading.of(settings)
+        return settings
+
+    @field_validator("rename", mode="before")
+    @classmethod
+    def _renamed_columns(cls, value: object) -> object:
+        return _words("data.rename", value) if isinstance(value, Mapping) else value
+
+    @field_validator("map", mode="before")
+    @classmethod
+    def _mapped_values(cls, value: object) -> object:
+        if value is None:
+            return value
+        if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
+            raise UserError(
+                f"data.map: columns with their values are needed, as in {{sex: {{f: w}}}}, given {shown(value)}"
+            )
+        return {str(_text(column)): _words(f"data.map.{column}", one) for column, one in value.items()}
 
     @field_validator("na", mode="before")
     @classmethod

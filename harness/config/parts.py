@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 import algorithms
 from compression.codec import CODECS
 from datasets.catalog import CATALOG
-from datasets.files import FORMATS
+from datasets.opening import FORMATS
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL

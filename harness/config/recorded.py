@@ -90,6 +90,13 @@ def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) ->
     named = essential(spec)
     if "data" in named:
         named["data"].pop("path", None)  # the digest identifies the data
+        if isinstance(files := named["data"].get("files"), Mapping):
+            named["data"]["files"] = {
+                name: {key: value for key, value in one.items() if key != "path"}
+                if isinstance(one, Mapping)
+                else {}
+                for name, one in files.items()
+            }
     text = json.dumps({"spec": named, "data": digest, "versions": versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

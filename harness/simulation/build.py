@@ -17,7 +17,8 @@ from datasets.catalog import available, load
 from datasets.dataset import Dataset, halves
 from datasets.errors import warn_once
 from datasets.federation import Federation, federate
-from datasets.files import FORMATS
+from datasets.formats import is_pattern
+from datasets.opening import FORMATS, matching_files
 from datasets.partition import PARTITIONS
 from datasets.splitting import Splitting
 from datasets.stand_in import stand_in
@@ -562,15 +563,25 @@ def load_once(data: DataSpec, task: Literal["classification", "regression"] = "c
     A file that changed is read again, and so is what a notebook reads by a function that it has defined again.
     """
     try:
-        state = _state(Path(data.path).expanduser(), data.name in FORMATS) if data.path else None
+        own = data.name in FORMATS
+        state = tuple(_state(Path(path).expanduser(), own) for path in _paths(data)) or None
     except OSError:  # reading says what is wrong
         state = None
     return _load(data, task, state, own_version("data", data.name))
 
 
+def _paths(data: DataSpec) -> list[str]:
+    """Return the paths of the user's files."""
+    named = [one if isinstance(one, str) else str(one["path"]) for one in (data.files or {}).values()]
+    return named if data.path is None else [data.path]
+
+
 def _state(path: Path, inside: bool) -> object:
-    """Return what changes with a file, or ``inside`` a folder with any of its files."""
-    every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
+    """Return what changes with a file, or ``inside`` a folder or a pattern with any of its files."""
+    if inside and is_pattern(str(path)):
+        every = matching_files(str(path))
+    else:
+        every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
     now = [(str(file), file.stat()) for file in every]
     return tuple((name, file.st_mtime_ns, file.st_size, file.st_ino) for name, file in now)
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from datasets.dataset import Column
 from datasets.encoding import MISSING_CATEGORY, OTHER, Cells, Content
 from datasets.federation import Inputs
-from datasets.files import FORMATS
 from datasets.formats import MARKS, Reading, parse_address
 from datasets.limits import check_regular
 from datasets.numerals import MISSING_MARKS
+from datasets.opening import FORMATS, alike
 from harness.core.registry import UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ PLAIN = re.compile(
     r"-?(0|[1-9]\d{0,14})(\.\d+)?"
 )  # a number that has one spelling but for the zeros at its end
 SHOWN = 5  # values, columns
+FAR = 6  # standard deviations, beyond which a number is out of the range of training
 READ_BY = (*MARKS, "na")
 
 
@@ -63,7 +64,13 @@ def _is_number(inputs: Inputs, origin: str, places: Mapping[str, int]) -> bool:
     return len(places) == 1 and inputs.features[next(iter(places.values()))] == origin
 
 
-def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: Sequence[str] = ()) -> Rows:
+def read_rows(
+    table: str | Path,
+    inputs: Inputs,
+    data: Mapping[str, Any],
+    keep: Sequence[str] = (),
+    like: str | None = None,
+) -> Rows:
     """Read the columns of a table that a model needs.
 
     Parameters
@@ -76,13 +83,16 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
         The data section of its run, whose options hold unless the address says otherwise.
     keep : sequence of str
         Columns to keep as text.
+    like : str, optional
+        Which of the run's several files the table is like: its signs, names of columns and values.
 
     Raises
     ------
     UserError
-        If a column is missing or the address names other options; DataError if the file cannot be read.
+        If a column is missing, no file is called `like`, or the address names other options; DataError if the file
+        cannot be read.
     """
-    content = _opened(str(table), data)
+    content = _opened(str(table), data, like)
     columns: dict[str, Cells] = {}
     lacking = []
     for origin, places in categories(inputs).items():
@@ -106,8 +116,14 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
     return Rows(columns, content.rows, {name: content.columns[name]("text").values for name in keep})
 
 
-def _opened(table: str, data: Mapping[str, Any]) -> Content:
-    """Return the content of a table in a file."""
+def _opened(table: str, data: Mapping[str, Any], like: str | None) -> Content:
+    """Return the content of a table in a file, with its columns and values named as in training."""
+    several = data.get("files") or {}
+    if like is not None and like not in several:
+        raise unknown("file of the run (--like)", like, several)
+    given = several.get(like)
+    own: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    settings = {**data, **{key: value for key, value in own.items() if key in Reading._fields}}
     options = {"path": table} if Path(table).exists() else parse_address(table) or {"path": table}
     path = Path(options.pop("path"))
     every = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
@@ -120,13 +136,20 @@ def _opened(table: str, data: Mapping[str, Any]) -> Content:
     if not path.exists():
         raise UserError(f"the table {path} does not exist")
     check_regular(path)
-    return FORMATS[name].read(path, Reading.of({**data, **options}))
+    settings |= options
+    names = {**(data.get("rename") or {}), **(own.get("rename") or {})}
+    values: dict[str, dict[str, str]] = {}
+    for maps in (data.get("map") or {}, own.get("map") or {}):
+        for column, changed in maps.items():
+            values[column] = {**values.get(column, {}), **changed}
+    shared = {**settings, "rename": names, "map": values}  # of which a table may lack some
+    return alike(str(path), FORMATS[name].read(path, Reading.of(settings)), shared, {})
 
 
 def features(inputs: Inputs, columns: Mapping[str, Cells], rows: int, *, fill: bool = False) -> Tensor:
     """Return the features of raw columns, shifted and scaled, ``(n, F)`` float64.
 
-    Values of text columns that training had not are told in a warning.
+    A warning tells values of text columns that training had not, and numbers far from those of training.
 
     Parameters
     ----------
@@ -156,7 +179,32 @@ def features(inputs: Inputs, columns: Mapping[str, Cells], rows: int, *, fill: b
             plain = not inputs.shift[place] and inputs.scale[place] == 1  # no mean is known
             mean = None if plain else float(inputs.shift[place])
             x[:, place] = torch.from_numpy(_numbers(name, columns[name], mean, fill=fill))
+            _warn_of_range(name, x[:, place].numpy(), inputs, place)
     return (x - inputs.shift) / inputs.scale
+
+
+def _warn_of_range(name: str, values: Column, inputs: Inputs, place: int) -> None:
+    """Warn of numbers that training cannot have had, or hardly: the unit or the code may be another.
+
+    Only the mean and the deviation of training are known, which privacy takes as public. At most a share of
+    1 / FAR^2 of the training samples was further from the mean than FAR deviations (Chebyshev).
+    """
+    mean, deviation = float(inputs.shift[place]), float(inputs.scale[place])
+    standardized = bool((inputs.shift != 0).any() or (inputs.scale != 1).any())
+    if mean or deviation != 1:
+        far = np.abs(values - mean) > FAR * deviation
+        why = f"more than {FAR} standard deviations from the mean of training, {mean:.4g} ± {deviation:.4g}"
+    elif standardized:  # what is not standardized beside others has only 0 and 1
+        far = (values != 0) & (values != 1)
+        why = "training had only 0 and 1"
+    else:
+        return
+    if count := int(far.sum()):
+        row = int(far.argmax())
+        log.warning(
+            "column %r: %d of %d rows have numbers out of the range of training, such as %.6g in row %d: %s",
+            *(name, count, len(values), float(values[row]), row + 1, why),
+        )
 
 
 def _numbers(name: str, cells: Cells, mean: float | None, *, fill: bool) -> Column:

@@ -272,9 +272,9 @@ class SavedModel:
         place = names.index(client)
         return ravel, torch.cat([self.tensors[name][place].flatten() for name in ravel.names])
 
-    def rows(self, table: str | Path, keep: Sequence[str] = ()) -> Rows:
+    def rows(self, table: str | Path, keep: Sequence[str] = (), like: str | None = None) -> Rows:
         """Return the rows of a table, read by the types of this model's columns; see `read_rows`."""
-        return read_rows(table, self.inputs, self.about.spec.data, keep)
+        return read_rows(table, self.inputs, self.about.spec.data, keep, like)
 
     @torch.no_grad()
     def predict(self, rows: Rows, client: str | None = None, *, fill: bool = False) -> dict[str, np.ndarray]:

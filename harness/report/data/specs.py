@@ -44,7 +44,9 @@ def part_name(part: Mapping[str, Any] | str | None) -> str | None:
 
 def file_name(data: object) -> str | None:
     """Return the name of the user's file that a spec's data are in; None for a data set of the catalog."""
-    return name_of_file(data.get("name"), data.get("path")) if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping):
+        return None
+    return name_of_file(data.get("name"), data.get("path"), data.get("files"))
 
 
 def data_name(data: Mapping[str, Any] | str | None) -> str | None:

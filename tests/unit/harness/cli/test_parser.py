@@ -30,7 +30,10 @@ def refusal(arguments, capsys):
         ("leaderboard results --bye loss", "unknown option '--bye'. Did you mean '--by'?"),
         ("--verbse list models", "unknown option '--verbse'. Did you mean '--verbose'?"),
         ("list algorithm", "unknown argument 'algorithm'. Did you mean 'algorithms'?"),
-        ("data ftech digits", "unknown command 'ftech'. Did you mean 'fetch'? Allowed: draw, fetch, list."),
+        (
+            "data ftech digits",
+            "unknown command 'ftech'. Did you mean 'fetch'? Allowed: describe, draw, fetch, list.",
+        ),
         ("run --precision float46", "unknown value of --precision 'float46'. Did you mean 'float64'?"),
         ("suite quickstart --executor process", "of --executor 'process'. Did you mean 'processes'?"),
         ("status results more", "unexpected argument 'more'; see python -m harness status --help"),

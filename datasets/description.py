@@ -1,0 +1,365 @@
+"""Descriptions of a user's table: how each column is read and why, what it becomes, and what may be wrong.
+
+A description comes from the same functions as the data set, so that both say the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets.doubts import DATE, kind_problem, sentinels, stands_for_nothing
+from datasets.encoding import Cells, Content, Kind
+from datasets.errors import DataError, gathered
+from datasets.files import Roles, holes_without_policy, make_dataset, policies_of
+from datasets.formats import as_list
+
+if TYPE_CHECKING:
+    from datasets.dataset import Column, Dataset
+
+SHOWN = 4  # values, columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDescription:
+    """A column of a table.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    role : str
+        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``) or ``left out``.
+    kind : {"numbers", "text", "dates as text", "empty", "unreadable"}
+        How its cells are read.
+    why : str
+        Why they are read so.
+    features : int
+        How many features it becomes: one, or one for each value of text; 0 if it is no feature.
+    missing : int
+        Cells without a value.
+    different : int
+        Different values.
+    values : str
+        The range and mean of numbers, or the most frequent values with their counts.
+    codes : dict[str, int]
+        Values that may stand for missing cells, with their counts.
+    """
+
+    name: str
+    role: str
+    kind: str
+    why: str
+    features: int = 0
+    missing: int = 0
+    different: int = 0
+    values: str = ""
+    codes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A table as it is read.
+
+    Attributes
+    ----------
+    source : str
+        Format and name of the file.
+    rows, used : int
+        Rows in the file, and rows that become samples; 0 if the table is refused.
+    columns : tuple[ColumnDescription, ...]
+        The columns, in their order.
+    features : int
+        Number of features; 0 if the table is refused.
+    classes : dict[str, int]
+        Classes with their samples; empty for numbers to predict.
+    positive : str
+        The positive one of two classes.
+    groups, clients : dict[str, int]
+        Sensitive groups and clients with their samples; empty without such a column.
+    users : dict[str, int]
+        ``users``, and the ``fewest`` and ``most`` samples of one; empty without such a column.
+    summary : tuple[str, ...]
+        The most important in three to six lines, as a run begins with.
+    problems : tuple[str, ...]
+        What must be set before the table can be used, in words; empty if it can be.
+    warnings : tuple[str, ...]
+        What may not be meant as it is read.
+    """
+
+    source: str
+    rows: int
+    used: int = 0
+    columns: tuple[ColumnDescription, ...]
+    features: int = 0
+    classes: dict[str, int] = field(default_factory=dict)
+    positive: str = ""
+    groups: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, int] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the summary, a line for each column, and what to set or to look at."""
+        lines = [*self.summary, ""]
+        for one in self.columns:
+            width = f", {one.features} features" if one.features > 1 else ""
+            missing = f", {one.missing} missing" if one.missing else ""
+            lines.append(f"{one.name}: {one.role}{width}{missing}; {one.kind} ({one.why}); {one.values}")
+        lines += [f"to be set: {problem}" for problem in self.problems]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+
+def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> Description:
+    """Describe a table in a file.
+
+    Parameters
+    ----------
+    kind : str
+        Its format.
+    path : Path
+        The file, for messages.
+    content : Content
+        What was read of it.
+    roles : Roles
+        What its columns are; without a label the columns are described, and the label is a problem to be solved.
+
+    Returns
+    -------
+    Description
+        Nothing of it is logged.
+    """
+    dataset: Dataset | None = None
+    with gathered() as warnings:
+        table, problems = _cells(content, roles)
+        try:
+            problems += _holes(path, roles, content, table)
+            dataset = make_dataset(kind, path, roles, content)
+        except DataError as error:
+            if not problems or roles.label is None:
+                problems.append(str(error).removeprefix(f"{path}:").strip())
+    widths = Counter(() if dataset is None else dataset.origins)
+    columns = tuple(
+        describe_column(name, table.get(name), content, roles, widths[name] if dataset is not None else None)
+        for name in content.columns
+    )
+    facts = _facts(dataset, roles)
+    return Description(
+        source=f"{kind}:{path.name}",
+        rows=content.rows,
+        used=0 if dataset is None else len(dataset),
+        columns=columns,
+        features=0 if dataset is None else len(dataset.features),
+        summary=tuple(summary(dataset, roles))
+        if dataset is not None
+        else (f"{path.name}: {content.rows} rows, {len(columns)} columns, not usable as it is",),
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+        classes=facts.get("classes", {}),
+        positive=dataset.classes[1] if dataset is not None and len(dataset.classes) == 2 else "",
+        groups=facts.get("groups", {}),
+        clients=facts.get("clients", {}),
+        users=facts.get("users", {}),
+    )
+
+
+def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]:
+    """Return the columns as they are read, and what refuses them."""
+    table: dict[str, Cells] = {}
+    problems: list[str] = []
+    role_columns = {roles.label, *roles.roles_beside_label}
+    dropped = as_list(roles.drop)
+    for name, cells in content.columns.items():
+        kind = _kind(name, roles)
+        try:
+            table[name] = cells(kind)
+        except DataError as error:
+            if name not in dropped:
+                problems.append(str(error))
+            continue
+        if name in dropped or kind == "text":
+            continue
+        tells_apart = name in role_columns
+        if problem := kind_problem(name, table[name], tells_apart=tells_apart, typed=content.typed):
+            problems.append(problem)
+        if table[name].missing.all():
+            problems.append(f"the column {name!r} is empty; leave it out with drop={name}")
+    return table, problems
+
+
+def _kind(name: str, roles: Roles) -> Kind:
+    return "text" if name == roles.user or name in as_list(roles.text) else "guess"
+
+
+def _holes(path: Path, roles: Roles, content: Content, table: Mapping[str, Cells]) -> list[str]:
+    """Return the line about missing cells without a policy, if there are any."""
+    policies, dropped = policies_of(path, roles.missing, content.columns), as_list(roles.drop)
+    counts = {name: int(cells.missing.sum()) for name, cells in table.items() if name not in dropped}
+    holes = {
+        name: count
+        for name, count in counts.items()
+        if 0 < count < content.rows and policies[name] == "error"
+    }
+    return [f"the file {holes_without_policy(holes)}"] if holes else []
+
+
+def describe_column(
+    name: str, cells: Cells | None, content: Content, roles: Roles, width: int | None
+) -> ColumnDescription:
+    """Describe one column.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    cells : Cells or None
+        Its cells; None if they cannot be read.
+    content, roles
+        Of the table.
+    width : int or None
+        Features that it has become; None if the table is refused, which makes it an estimate.
+    """
+    role = _role(name, roles)
+    if cells is None:
+        return ColumnDescription(name=name, role=role, kind="unreadable", why="see what is to be set")
+    present = cells.values[~cells.missing]
+    missing = int(cells.missing.sum())
+    counts = Counter(present.tolist())
+    if width is None:
+        width = (1 if cells.numeric else len(counts)) if role.endswith("feature") else 0
+    if not len(present):
+        kind, why, values, codes = "empty", "no cell has a value", "", {}
+    elif cells.numeric:
+        kind, why = "numbers", "every cell is a number or missing"
+        values = f"{present.min():.6g} to {present.max():.6g}, mean {present.mean():.4g}"
+        codes = {f"{code:.15g}": counts[code] for code in sentinels(present)}
+    else:
+        dates = all(map(DATE.fullmatch, counts))
+        kind = "dates as text" if dates else "text"
+        why = _why_text(name, counts, content, roles)
+        values = f"{min(counts)} to {max(counts)}" if dates else _most(counts)
+        codes = {value: count for value, count in counts.items() if stands_for_nothing(value)}
+    return ColumnDescription(
+        name=name, role=role, kind=kind, why=why, features=width, missing=missing, different=len(counts),
+        values=values, codes=codes,
+    )  # fmt: skip
+
+
+def _role(name: str, roles: Roles) -> str:
+    if name in as_list(roles.drop):
+        return "left out"
+    if name == roles.label:
+        return "label"
+    named = [
+        role
+        for role, columns in (
+            ("client", [roles.client]),
+            ("user", [roles.user]),
+            ("sensitive", as_list(roles.sensitive)),
+        )
+        if name in columns
+    ]
+    return ", ".join([*named, *([] if name in roles.not_features else ["feature"])])
+
+
+def _why_text(name: str, counts: Counter[str], content: Content, roles: Roles) -> str:
+    if name in as_list(roles.text):
+        return "asked for by text"
+    if name == roles.user:
+        return "names of users are"
+    if content.typed:
+        return "the file says so"
+    odd = next((value for value in counts if kind_of(value) == "text"), next(iter(counts)))
+    return f"{odd!r} is no number"
+
+
+def kind_of(value: str) -> str:
+    """Return whether a cell alone would be a number or text."""
+    try:
+        float(value)
+    except ValueError:
+        return "text"
+    return "number"
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    """Return the most frequent values with their counts, and how many more there are."""
+    common = Counter(counts).most_common(SHOWN)
+    more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+    return ", ".join(f"{value} {count}" for value, count in common) + more
+
+
+def _counted(values: Column) -> dict[str, int]:
+    """Return the values of a column as text, sorted, with their counts."""
+    names, counts = np.unique(
+        [f"{value:.15g}" if isinstance(value, float) else str(value) for value in values.tolist()],
+        return_counts=True,
+    )
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
+def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
+    """Return the classes, groups, clients and users of a data set with the numbers of their samples."""
+    if dataset is None:
+        return {}
+    facts: dict[str, dict[str, int]] = {}
+    if dataset.classes:
+        counts = np.bincount(dataset.y.numpy(), minlength=len(dataset.classes)).tolist()
+        facts["classes"] = dict(zip(dataset.classes, counts, strict=True))
+    if dataset.group is not None:
+        counts = np.bincount(dataset.group.numpy(), minlength=len(dataset.groups)).tolist()
+        facts["groups"] = dict(zip(dataset.groups, counts, strict=True))
+    if dataset.client in dataset.columns:
+        facts["clients"] = _counted(dataset.columns[dataset.client])
+    if roles.user in dataset.columns:
+        by_user = _counted(dataset.columns[roles.user]).values()
+        facts["users"] = {"users": len(by_user), "fewest": min(by_user), "most": max(by_user)}
+    return facts
+
+
+def summary(dataset: Dataset, roles: Roles) -> list[str]:
+    """Return what a run says first of a user's table: samples, features, label, groups, clients and users."""
+    facts = _facts(dataset, roles)
+    widths = Counter(dataset.origins)
+    single = [name for name in widths if name in dataset.features]
+    one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in single]
+    parts = [
+        f"{what} {_some(names)}" for what, names in (("numbers:", single), ("one-hot:", one_hot)) if names
+    ]
+    width, columns = len(dataset.features), len(widths)
+    lines = [
+        f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {width} feature{'s' * (width != 1)} from "
+        f"{columns} column{'s' * (columns != 1)}: {'; '.join(parts)}"
+    ]
+    if classes := facts.get("classes"):
+        positive = f"; {dataset.classes[-1]} is positive" if len(classes) == 2 else ""
+        lines.append(f"label {roles.label}: {_most(classes)}{positive}")
+    else:
+        lines.append(
+            f"label {roles.label}: numbers from {dataset.y.min():.6g} to {dataset.y.max():.6g}, mean "
+            f"{dataset.y.mean():.4g}"
+        )
+    if groups := facts.get("groups"):
+        lines.append(f"groups by {' & '.join(as_list(roles.sensitive))}: {_most(groups)}")
+    if clients := facts.get("clients"):
+        lines.append(f"clients by {dataset.client}: {len(clients)}, {_most(clients)}")
+    if users := facts.get("users"):
+        fewest, most = users["fewest"], users["most"]
+        span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        lines.append(f"users by {roles.user}: {users['users']:,}, with {span} row{'s' * (most != 1)} each")
+    if left_out := [*as_list(roles.drop), *(name for name in (roles.client, roles.user) if name)]:
+        lines.append(f"no features: {_some(left_out)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    most = 2 * SHOWN
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

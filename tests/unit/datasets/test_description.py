@@ -1,0 +1,157 @@
+"""Descriptions of a user's table: the same as reading it, and all that is to be set at once."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import harness
+from datasets.catalog import describe_file, load
+from datasets.errors import DataError
+from harness.__main__ import main
+
+ROWS = 60
+
+
+@pytest.fixture
+def patients(tmp_path):
+    """Return a function that writes a table with other columns, and the address of it."""
+
+    def written(query="label=ill", **columns):
+        rows = np.arange(ROWS)
+        frame = pd.DataFrame({"age": 20 + rows % 50, "sex": np.where(rows % 3, "f", "m"), **columns})
+        frame["ill"] = np.where(rows % 5, "no", "yes")
+        frame.to_csv(tmp_path / "patients.csv", sep=";", index=False)
+        return f"csv:{tmp_path / 'patients.csv'}?{query}"
+
+    return written
+
+
+def column(description, name):
+    return next(one for one in description.columns if one.name == name)
+
+
+def test_a_description_counts_what_reading_makes(patients):
+    """60 rows: every fifth is ill, every third m; three sites of 20 rows; 30 people with two rows each."""
+    rows = np.arange(ROWS)
+    sites = np.array(["Aalen", "Bonn", "Ulm"])[rows % 3]
+    address = patients("label=ill&sensitive=sex&client=site&user=id", site=sites, id=rows // 2)
+    found = describe_file(address)
+    assert (found.rows, found.used, found.problems) == (60, 60, ())
+    assert (found.classes, found.positive) == ({"no": 48, "yes": 12}, "yes")
+    assert (found.groups, found.clients) == ({"f": 40, "m": 20}, {"Aalen": 20, "Bonn": 20, "Ulm": 20})
+    assert found.users == {"users": 30, "fewest": 2, "most": 2}
+    assert found.features == load(address).x.shape[1] == 3
+    assert [(one.name, one.role, one.features) for one in found.columns] == [
+        ("age", "feature", 1),
+        ("sex", "sensitive, feature", 2),
+        ("site", "client", 0),
+        ("id", "user", 0),
+        ("ill", "label", 0),
+    ]
+    assert found.summary[0].endswith("60 rows; 3 features from 2 columns: numbers: age; one-hot: sex (2)")
+    assert 3 <= len(found.summary) <= 6
+
+
+def test_everything_to_set_is_said_at_once(patients):
+    """Reading stops at the first of them."""
+    commas = [f"{row},5" for row in range(ROWS)]
+    holes = [1.0, None] * (ROWS // 2)
+    found = describe_file(patients("drop=age", size=commas, weight=commas, dose=holes))
+    said = "\n".join(found.problems)
+    for word in (
+        "'size' is text",
+        "'weight' is text",
+        "decimal=,",
+        "'dose' (30)",
+        "which column is the label",
+    ):
+        assert word in said
+    assert column(found, "size").kind == "text" and found.used == 0
+    assert column(found, "dose").missing == 30
+
+
+def test_nothing_is_logged_and_every_warning_is_told(patients, caplog):
+    """Fourteen columns of codes: a run says ten of them."""
+    codes = {f"c{place}": [-999, *range(place, ROWS - 1 + place)] for place in range(14)}
+    found = describe_file(patients(**codes))
+    assert len([line for line in found.warnings if "-999" in line]) == 14
+    assert column(found, "c3").codes == {"-999": 1}
+    assert not caplog.text
+
+
+def test_the_same_warning_is_said_again_by_a_run(patients, caplog):
+    address = patients(still=7)
+    assert any("'still' is 7 in every row" in line for line in describe_file(address).warnings)
+    load(address)
+    assert "'still' is 7 in every row and says nothing; leave it out with drop=still" in caplog.text
+
+
+def test_columns_that_say_the_same_are_named(patients):
+    """Text says the same under other names, numbers only where they are equal; ids say nothing of each other."""
+    rows = np.arange(ROWS)
+    found = describe_file(
+        patients(
+            gender=np.where(rows % 3, "woman", "man"),
+            years=20 + rows % 50,
+            doubled=2 * (20 + rows % 50),
+            outcome=np.where(rows % 5, 0, 1),
+            id=rows,
+        )
+    )
+    said = "\n".join(found.warnings)
+    assert "'gender' says the same as 'sex' in every row; leave it out with drop=gender" in said
+    assert "'years' says the same as 'age' in every row" in said
+    assert "'outcome' tells the label 'ill' of every row" in said
+    assert "'doubled'" not in said
+
+
+@pytest.mark.parametrize(("code", "told"), [(-9, True), (-9.5, False), (9, False)])
+def test_the_only_negative_number_may_be_a_code(patients, code, told):
+    """-9 is nearer to ages of 20 to 69 than these to each other."""
+    found = describe_file(patients(size=[code, *range(20, 19 + ROWS)]))
+    assert any("far from its other numbers" in line for line in found.warnings) == told
+
+
+def test_words_for_missing_are_counted(patients):
+    found = describe_file(patients(job=["unknown", "n/a", "cook", "nurse"] * (ROWS // 4)))
+    assert column(found, "job").codes == {"unknown": 15, "n/a": 15}
+
+
+def test_dates_are_told(patients):
+    found = describe_file(patients(day=["2024-03-01", "2024-03-02", "2024-04-01"] * 20))
+    assert column(found, "day").kind == "dates as text"
+    assert column(found, "day").values == "2024-03-01 to 2024-04-01"
+
+
+def test_data_of_the_list_are_refused():
+    with pytest.raises(DataError, match="data set of the list, which"):
+        describe_file("breast-cancer")
+
+
+def test_the_command_says_what_python_returns(patients, capsys):
+    address = patients("")
+    assert main(["data", "describe", address, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == list(harness.describe(address).problems)
+    assert main(["data", "describe", address + "label=ill"]) == 0
+    shown = capsys.readouterr().out
+    assert "sex     feature (2)" in shown and "label ill: no 48, yes 12; yes is positive" in shown
+
+
+def test_a_run_file_is_described_with_its_problem(patients, tmp_path):
+    """Ages 20 to 69 once, and 20 to 29 again: (50 * 44.5 + 10 * 24.5) / 60 = 41.17."""
+    address = patients("label=age")
+    (tmp_path / "run.yaml").write_text(f"data: {{name: '{address}'}}\nproblem: regression\n")
+    assert (
+        harness.describe(tmp_path / "run.yaml").summary[1] == "label age: numbers from 20 to 69, mean 41.17"
+    )
+
+
+def test_a_run_begins_with_its_table(patients, tmp_path, capsys):
+    options = ["--clients", "2", "--rounds", "1", "--algorithm", "fedavg", "--out", str(tmp_path / "out")]
+    assert main(["run", "--data", patients(), *options]) == 0
+    said = capsys.readouterr().err
+    assert "patients.csv: 60 rows; 3 features from 2 columns" in said
+    assert "label ill: no 48, yes 12; yes is positive" in said
