@@ -12,6 +12,7 @@ from torch import nn
 import harness
 from compression.graph import units
 from datasets.federation import Batch, Federation, stack
+from harness.config.recorded import results_folder
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
@@ -21,7 +22,8 @@ from harness.core.problem import split_model
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
-from harness.models import Net, build, model
+from harness.executors.records import Unrepeatable, repeatable
+from harness.models import MODELS, Net, build, model
 from harness.problems.classify import classifier
 from harness.simulation.build import frozen_part, identify, prepare
 from harness.simulation.footprint import footprint
@@ -301,6 +303,23 @@ def test_frozen_weights_are_in_the_identity(tmp_path):
     weights += 1  # the same code, other weights
     assert constants_digest(setup.problem.module) != setup.problem.frozen
     weights.copy_(before)
+
+
+def test_a_run_is_repeated_with_its_frozen_part_alone(tmp_path):
+    def scaled(factor):
+        def lasting(shape, outputs):
+            return nn.Sequential(extractor(shape[0], factor), nn.Linear(FEATURES, outputs))
+
+        return lasting
+
+    model("tables")(scaled(1.0))
+    record = harness.run(given(table(tmp_path), model={"name": "lasting"}), tmp_path / "out")
+    folder = results_folder(tmp_path / "out").folder(record.id)
+    assert repeatable(folder).model["name"] == "lasting"
+    del MODELS["lasting"]
+    model("tables")(scaled(2.0))
+    with pytest.raises(Unrepeatable, match="the frozen part of the model here differs"):
+        repeatable(folder)
 
 
 def test_a_footprint_counts_the_frozen_part_once(tmp_path):
