@@ -56,7 +56,8 @@ def units(module: nn.Module) -> list[UnitGroup]:
     -------
     list of UnitGroup
         Empty for a model without hidden units (a logistic regression). Grouped convolutions and layers that
-        act more than once stay whole, and so does what feeds them.
+        act more than once stay whole, and so does what feeds them. Layers with buffers, which are constants, stay
+        whole too, with what feeds them and what reads them.
 
     Raises
     ------
@@ -79,7 +80,11 @@ def units(module: nn.Module) -> list[UnitGroup]:
         if node.op != "call_module" or node.target not in layers:
             continue
         reader, between = _follow(node, layers)
-        if reader is not None and all(calls[n] == 1 and _ungrouped(layers[n]) for n in (node.target, reader)):
+        if (
+            reader is not None
+            and all(calls[n] == 1 and _ungrouped(layers[n]) for n in (node.target, reader))
+            and not any(_frozen(module, name) for name in (node.target, reader, *_called(between)))
+        ):
             groups.append(_group(module, offsets, str(node.target), reader, between))
     return groups
 
@@ -95,6 +100,15 @@ def _offsets(module: nn.Module) -> dict[str, int]:
 
 def _ungrouped(layer: nn.Module) -> bool:
     return not isinstance(layer, nn.Conv2d) or layer.groups == 1
+
+
+def _frozen(module: nn.Module, name: object) -> bool:
+    return any(True for _ in module.get_submodule(str(name)).buffers())
+
+
+def _called(nodes: Iterable[fx.Node]) -> list[str]:
+    """Return the names of the modules among nodes."""
+    return [str(node.target) for node in nodes if node.op == "call_module"]
 
 
 def _follow(start: fx.Node, layers: Collection[str]) -> tuple[str | None, list[fx.Node]]:

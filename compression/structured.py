@@ -178,8 +178,8 @@ def shrink(module: Module, groups: Sequence[UnitGroup], mask: Tensor) -> tuple[M
     Returns
     -------
     smaller : nn.Module
-        A copy without the pruned units: with parameters ``x[index]`` it computes what the full model does
-        with ``x * mask``, up to rounding.
+        A copy without the pruned units, which shares the buffers: with parameters ``x[index]`` it computes what
+        the full model does with ``x * mask``, up to rounding.
     index : Tensor
         Positions of its parameters in the full flat vector, ascending, int64.
 
@@ -196,7 +196,7 @@ def shrink(module: Module, groups: Sequence[UnitGroup], mask: Tensor) -> tuple[M
         _keep_only(whole, group, living)
     if not torch.equal(whole, mask):
         raise CompressionError("the mask removes parts of units; only masks made by prune can be shrunk to")
-    smaller = copy.deepcopy(module)
+    smaller = copy.deepcopy(module, {id(buffer): buffer for buffer in module.buffers()})
     for group in groups:
         _cut(smaller, group, alive(mask, group))
     return smaller, mask.nonzero().squeeze(1)

@@ -15,7 +15,7 @@ from harness.config.code import NONE
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError, unknown
-from harness.executors.records import Unrepeatable, other_data, refuse_unrepeatable
+from harness.executors.records import Unrepeatable, other_data, refuse_other_weights, refuse_unrepeatable
 from harness.executors.replay import differences
 from harness.executors.work import Work
 from harness.report.data.columns import TABLES
@@ -137,6 +137,7 @@ def _spec(row: PublishedRow, seed: int, data_path: str | None) -> RunSpec:
         raise Unrepeatable(f"it cannot be prepared here: {error}") from None
     if digest != row.fields["data_digest"]:
         raise other_data(spec)
+    refuse_other_weights(spec, row.versions)
     return spec
 
 

@@ -11,11 +11,13 @@ from harness.cli.arguments import given_spec, one_thread
 from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
+from harness.models import MODELS
 from harness.simulation.build import make_federation, prepare
 from harness.simulation.calibration import calibrated
 from harness.storage.files import output
 from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check
+from harness.testing.conformance_models import check_model
 from harness.testing.transcript_audit import audit_transcript, of_setup
 
 
@@ -39,11 +41,11 @@ def check_command(given: argparse.Namespace) -> int:
     """Print the results of conformance checks."""
     one_thread()
     for name in given.names:
-        if name not in ALGORITHMS:
-            raise unknown("algorithm", name, ALGORITHMS)
+        if name not in ALGORITHMS and name not in MODELS:
+            raise unknown("algorithm or model", name, [*ALGORITHMS, *MODELS])
     rows = []
     for name in given.names or ALGORITHMS:
-        own = check(ALGORITHMS[name])
+        own = check(ALGORITHMS[name]) if name in ALGORITHMS else check_model(name)
         rows += own
         if not given.json:
             _say_checked(name, own, given.verbose)

@@ -322,7 +322,7 @@ def _merge(to: Parser) -> None:
 
 
 def _check(to: Parser) -> None:
-    to.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    to.add_argument("names", nargs="*", metavar="NAME", help="algorithms or models; default: all algorithms")
     json_option(to)
     to.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help="list every check")
 
@@ -422,7 +422,7 @@ COMMANDS = {
         Command("merge", "folders", "copy the runs and suites of several results folders into one", _merge),
     ),
     "check": (
-        Command("check", "catalog", "run the conformance checks on algorithms", _check),
+        Command("check", "catalog", "run the conformance checks on algorithms and models", _check),
         Command(
             "audit", "catalog", "test a run's privacy claim: its releases, and training with canaries", _audit
         ),

@@ -32,9 +32,9 @@ def refusals() -> tuple[type[Exception], ...]:
     from datasets.errors import DataError, FederationError
     from datasets.partition import PartitionError
     from datasets.topology import TopologyError
-    from harness.simulation.snapshot import Diverged
+    from harness.simulation.snapshot import Failure
 
-    return UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError
+    return UserError, Failure, DataError, PartitionError, FederationError, TopologyError, CompressionError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

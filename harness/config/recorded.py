@@ -40,6 +40,8 @@ PLUGGABLE = (
     "privacy",
 )  # besides algorithms; metrics are no part of a run
 
+FROZEN = "model"  # among the versions: the digest of the model's frozen part
+
 RUN_DEFAULTS: dict[str, Any] = BUILT_IN["section"]["run"]["defaults"]
 RUN_FIELDS = ("algorithm", *RUN_DEFAULTS)  # the algorithm alone has no default
 
@@ -62,7 +64,7 @@ class Special(NamedTuple):
     concerns: Callable[[Mapping[str, Any]], bool]
 
 
-def identity(spec: RunSpec, digest: str) -> str:
+def identity(spec: RunSpec, digest: str, frozen: str = "") -> str:
     """Return a run's identity: a hash of everything that determines its result.
 
     Settings at their defaults are omitted, so that a new option does not rename older runs. Changing a default
@@ -74,6 +76,8 @@ def identity(spec: RunSpec, digest: str) -> str:
         The run.
     digest : str
         Digest of the data read.
+    frozen : str
+        Digest of the frozen part of the model; empty without any.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def identity(spec: RunSpec, digest: str) -> str:
     """
     written = spec.model_dump(mode="json")
     check_current(written)
-    return run_id(written, digest, versions(written))
+    return run_id(written, digest, versions(written, frozen))
 
 
 def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> str:
@@ -115,7 +119,7 @@ def misnamed(id: str, started: Mapping[str, Any]) -> str:
         return ""
     return (
         ""
-        if here is None or here != versions(spec)
+        if not isinstance(here, Mapping) or here != versions(spec, here.get(FROZEN, ""))
         else f"has settings, data or versions of another run than {id}"
     )
 
@@ -125,12 +129,13 @@ def results_folder(root: Path) -> Store:
     return Store(root, misnamed)
 
 
-def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
+def versions(spec: Mapping[str, Any], frozen: str = "") -> dict[str, Any]:
     """Return the versions of the code that a recorded spec names; empty if a part of it is not registered.
 
     ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
     without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
-    digests name what was read. Those of `SPECIAL` are there where they decide something.
+    digests name what was read. ``model`` is the digest ``frozen`` of the frozen part of the model, absent without
+    any. Those of `SPECIAL` are there where they decide something.
     """
     names = named_parts(spec)
     names["problem"] = names["problem"] or RUN_DEFAULTS["problem"]["kind"]
@@ -144,6 +149,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **found,
         **({"data": data} if data else {}),
+        **({FROZEN: frozen} if frozen else {}),
         **{name: one.version for name, one in SPECIAL.items() if one.concerns(spec)},
         **({"plugins": plugins} if plugins else {}),
     }

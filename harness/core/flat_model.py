@@ -1,10 +1,16 @@
-"""A module as a function of one flat vector."""
+"""A module as a function of one flat vector of its trained part.
+
+A module has a trained part, its parameters, and a public part, its buffers. The vector holds the first. The second
+are constants of the problem: held once, the same for all clients and runs, part of no message. `freeze` makes
+buffers of frozen parameters, so ``module.parameters()`` is the trained part for everybody who reads a module.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -12,6 +18,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.core.execution.ghost import watched
 from harness.core.registry import UserError
@@ -46,13 +54,63 @@ def loops_of(module: nn.Module | None) -> Loops | None:
     return next((why for why in marked if why is not None), None)
 
 
+def freeze(module: nn.Module) -> None:
+    """Make the frozen parameters of a module buffers, in place: public constants of the problem.
+
+    A parameter is frozen if its ``requires_grad`` is False. One that several layers share stays shared.
+    """
+    constants: dict[nn.Parameter, Tensor] = {}
+    for layer in list(module.modules()):
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                if parameter not in constants:
+                    value = parameter.detach()
+                    constants[parameter] = _channels_last(value) if value.ndim == 4 else value
+                delattr(layer, name)
+                layer.register_buffer(name, constants[parameter])
+
+
+def constants_digest(module: nn.Module | None) -> str:
+    """Return the digest of a module's constants with their names; empty if it has none."""
+    constants = {} if module is None else dict(module.named_buffers())
+    if not constants:
+        return ""
+    digest = hashlib.sha256()
+    for name, value in constants.items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def constants_of(module: nn.Module) -> list[tuple[Tensor, list[str]]]:
+    """Return the constants of a module, each with all of its names."""
+    constants: dict[int, tuple[Tensor, list[str]]] = {}
+    for name, value in module.named_buffers(remove_duplicate=False):
+        constants.setdefault(id(value), (value, []))[1].append(name)
+    return list(constants.values())
+
+
+def set_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Replace constants of a module, each given by the first of its names; other modules keep theirs."""
+    for _, names in constants_of(module):
+        if names[0] in values:
+            for layer, name in _slots(module, names):
+                setattr(layer, name, values[names[0]])
+
+
+def changes_in_forward(layer: nn.Module) -> bool:
+    """Return whether a layer is batch normalization that uses, or updates, statistics of its batch."""
+    return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
+
+
 class Ravel:
-    """A module seen as a function of one flat vector of all its parameters.
+    """A module seen as a function of one flat vector of its parameters; its buffers are constants.
 
     Parameters
     ----------
     module : nn.Module
-        Supplies the computation and the shapes; its parameter values are not used. Its attribute
+        Supplies the computation, the shapes and the values of buffers, which are not copied; the values of its
+        parameters are not used. None may be frozen, see `freeze`. Its attribute
         ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`, unless `set_start` gave it
         start values. An attribute ``computes`` of one of its layers is the dtype of the computation; outputs have
         the dtype of the vector. A parameter may have several names, as under weight tying.
@@ -67,13 +125,19 @@ class Ravel:
     Raises
     ------
     UserError
-        If the module has buffers.
+        If a parameter is frozen, or batch normalization would change buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        if any(True for _ in module.buffers()):
-            raise UserError("models with buffers (batch norm) are not supported; use group norm")
-        self.module = deepcopy(module).to("meta")  # shapes only: problems outlive their runs in caches
+        if any(map(changes_in_forward, module.modules())):
+            raise UserError("batch normalization in training mode changes its buffers; use group norm")
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                raise UserError(f"parameter {name!r} is frozen; call harness.models.freeze(module) before")
+        self._constants = constants_of(module)
+        shared = {id(value): value for value, _ in self._constants}
+        # Shapes only, as problems outlive their runs in caches.
+        self.module = deepcopy(module, shared).to("meta")
         marked = (vars(part).get("computes") for part in module.modules())
         self._computes: torch.dtype | None = next((dtype for dtype in marked if dtype is not None), None)
         self._mine = threading.local()
@@ -91,6 +155,7 @@ class Ravel:
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Apply the module with parameters ``x``, shape ``(P,)``, to a batch of inputs ``(B, ...)``."""
         module = self._own_module()
+        self._place_constants(x.device, self._computes or x.dtype)
         vector = x.to(self._computes or x.dtype)
         for slots, value in zip(self._mine.slots, self.parameters(vector).values(), strict=True):
             lent = _channels_last(value) if value.ndim == 4 else value
@@ -110,17 +175,22 @@ class Ravel:
         """
         if not hasattr(self._mine, "module"):
             module = deepcopy(self.module)
-            paths = [[name.rpartition(".") for name in names] for names in self._aliases]
-            # A layer may have several names, too.
-            self._mine.slots = [
-                list(dict.fromkeys((module.get_submodule(path), name) for path, _, name in every))
-                for every in paths
-            ]
+            self._mine.slots = [_slots(module, names) for names in self._aliases]
             for layer, name in chain(*self._mine.slots):
                 delattr(layer, name)
-            self._mine.module = module
+            self._mine.module, self._mine.placed = module, None
         own: nn.Module = self._mine.module
         return own
+
+    def _place_constants(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Give this thread's module the constants on a device, those that are real numbers in a type."""
+        if not self._constants or self._mine.placed == (device, dtype):
+            return
+        for value, names in self._constants:
+            placed = _placed(value, device, dtype if value.is_floating_point() else value.dtype)
+            for layer, name in _slots(self._mine.module, names):
+                setattr(layer, name, placed)
+        self._mine.placed = device, dtype
 
     def _layers(self) -> list[nn.Module]:
         """Return this thread's layers with parameters."""
@@ -152,23 +222,27 @@ class Ravel:
         drawn = {name: torch.zeros(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
         for prefix, layer in self.module.named_modules():
             path = f"{prefix}." if prefix else ""
+            trained = {name for name, _ in layer.named_parameters(recurse=False)}
+            if not trained:
+                continue
+            weight, bias = (drawn.get(path + leaf, torch.zeros(0)) for leaf in ("weight", "bias"))
             if isinstance(layer, nn.Linear | nn.Conv2d):
-                weight = drawn[path + "weight"]
-                bias = drawn[path + "bias"] if layer.bias is not None else torch.zeros(0)
                 if rule == "xavier":
-                    nn.init.xavier_normal_(weight, generator=generator)
+                    if "weight" in trained:
+                        nn.init.xavier_normal_(weight, generator=generator)
                     bias.fill_(1 / max(1, bias.numel()))
                 elif rule == "kaiming":
-                    nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+                    if "weight" in trained:
+                        nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
                 else:
-                    bound = 1 / math.sqrt(weight[0].numel())
+                    bound = 1 / math.sqrt(layer.weight[0].numel())
                     weight.uniform_(-bound, bound, generator=generator)
                     bias.uniform_(-bound, bound, generator=generator)
             elif isinstance(layer, NORMS):
-                drawn[path + "weight"].fill_(1.0)
+                weight.fill_(1.0)
             elif isinstance(layer, nn.Embedding):
-                drawn[path + "weight"].normal_(generator=generator)
-            elif any(True for _ in layer.parameters(recurse=False)):
+                weight.normal_(generator=generator)
+            else:
                 raise UserError(
                     f"no initialization rule for {type(layer).__name__}; there are rules for Linear, Conv2d, "
                     "Embedding, GroupNorm and LayerNorm; a Net with initializer 'own' starts as constructed"
@@ -186,6 +260,26 @@ class Ravel:
         if not positions:
             raise ValueError(f"no parameter matches {pattern!r}; the model has {', '.join(self.names)}")
         return torch.cat(positions)
+
+
+def _slots(module: nn.Module, names: Sequence[str]) -> list[tuple[nn.Module, str]]:
+    """Return the layers, and the attributes there, that hold a tensor of these names; a layer may have several."""
+    paths = (name.rpartition(".") for name in names)
+    return list(dict.fromkeys((module.get_submodule(path), name) for path, _, name in paths))
+
+
+def _placed(constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return a constant on a device in a type. A copy is made once, and lives as long as the constant.
+
+    It is a plain tensor although the module may just be vectorized, differentiated or recorded.
+    """
+    if constant.device == device and constant.dtype == dtype:
+        return constant
+    copies: dict[object, Tensor] = vars(constant).setdefault("copies", {})
+    if (device, dtype) not in copies:
+        with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
+            copies[device, dtype] = constant.to(device, dtype)
+    return copies[device, dtype]
 
 
 def _channels_last(weight: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch
-from harness.core.flat_model import NORMS
+from harness.core.flat_model import NORMS, constants_digest
 from harness.core.registry import Incompatible
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
@@ -111,6 +111,11 @@ class Problem:
     constants: tuple[float, ...] | None = None
     settings: str = ""
 
+    @cached_property
+    def frozen(self) -> str:
+        """Digest of the frozen part of the model, which is public; empty if all of it is trained."""
+        return constants_digest(self.module)
+
 
 Objective = Callable[[Problem], Callable[..., Tensor]]  # problem -> one-client function to differentiate
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -156,9 +161,10 @@ def split_model(problem: Problem, latent: int | None = None) -> Problem:
         If the model has no extractor with parameters.
     """
     if problem.halves is None:
+        that_is_trained = " of which both are trained" if problem.frozen else ""
         raise Incompatible(
             f"the algorithm splits a model into extractor and head, but the model of problem {problem.name} "
-            "has no hidden layer before a linear head; try model mlp or an image model"
+            f"has no hidden layer before a linear head{that_is_trained}; try model mlp or an image model"
         )
     return problem.halves(latent=latent)
 

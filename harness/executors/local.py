@@ -26,7 +26,7 @@ from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import End, Recorder
 from harness.simulation.room import fit
-from harness.simulation.snapshot import Diverged
+from harness.simulation.snapshot import Failure
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
 from harness.storage.store import Busy, RunFolder, Store
@@ -341,7 +341,7 @@ def _how(execution: Execution) -> dict[str, Any]:
 
 def _outcome(id: str, end: End) -> Outcome:
     """Return the outcome of a run whose end is on record."""
-    if isinstance(end, Diverged):
+    if isinstance(end, Failure):
         return Outcome(id, "failed", str(end))
     return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from datasets.errors import DataError
-from harness.config.recorded import named_parts, own_version, run_id
+from harness.config.recorded import FROZEN, named_parts, own_version, run_id
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError
-from harness.simulation.build import identify
+from harness.simulation.build import frozen_part, identify
 from harness.storage.files import Damaged
 from harness.storage.run_files import ENDS
 from harness.storage.run_folder import RunFolder
@@ -42,6 +42,7 @@ def repeatable(recorded: RunFolder) -> RunSpec:
         current_id = identify(checked)
     except (UserError, DataError, OSError) as error:
         raise Unrepeatable(f"it cannot be prepared here: {error}") from None
+    refuse_other_weights(checked, recorded_versions)
     if current_id != recorded.path.name:
         raise other_data(checked)
     return checked
@@ -70,6 +71,8 @@ def refuse_unrepeatable(spec: Mapping[str, Any], recorded_versions: Mapping[str,
         raise Unrepeatable(
             "it uses a part that is not registered here; load its plugin with --plugin FILE.py"
         )
+    # What is frozen in a model takes building it, see `refuse_other_weights`.
+    recorded_versions = {name: value for name, value in recorded_versions.items() if name != FROZEN}
     if recorded_versions != current_versions:
         names = sorted(
             name
@@ -88,6 +91,12 @@ def other_data(spec: RunSpec) -> Unrepeatable:
     strict = spec.privacy is not None and spec.privacy.strict
     secret = " or, as it is strict, another user computed it" if strict else ""
     return Unrepeatable(f"the data here differ from those that it was computed on{secret}")
+
+
+def refuse_other_weights(spec: RunSpec, recorded_versions: Mapping[str, Any]) -> None:
+    """Refuse a spec whose model has another frozen part here than in its record."""
+    if frozen_part(spec) != recorded_versions.get(FROZEN, ""):
+        raise Unrepeatable("the frozen part of the model here differs from the one that it was computed with")
 
 
 def read_identity(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import UserError
 from harness.executors.scheduler import Outcome, run_all
-from harness.simulation.build import Execution, data_digest
+from harness.simulation.build import Execution, data_digest, frozen_part
 from harness.simulation.callbacks import Callback, observed
 from harness.storage.store import Store
 
@@ -109,7 +109,7 @@ def in_suite(combination: Combination) -> dict[str, Any]:
     spec = parts.model_dump(mode="json")
     check_current(spec)
     searched = {} if combination.search is None else {"search": combination.search}
-    code = versions(spec)
+    code = versions(spec, frozen_part(parts))
     content = {"id": None, "spec": spec, "reason": combination.reason, "versions": code, **searched}
     if combination.spec is None:
         with suppress(UserError, DataError):

@@ -1,10 +1,12 @@
 """Networks: ours, and those that users register with `model`.
 
 The harness relies on these properties: a `Net` has an extractor, whose parameters come first, and a linear head;
-parameters are trained, all of them; there is no dropout and no batch normalization, hence no buffer, no training
-mode and no random draw in ``forward``. Structured pruning finds units in layers of `torch.nn` only.
+parameters are trained, all of them, and buffers are constants, which `freeze` makes of frozen parameters; no
+dropout and no batch normalization is at work, hence no random draw and no change in ``forward``. Structured pruning
+finds units in layers of `torch.nn` only.
 """
 
+from harness.core.flat_model import freeze
 from harness.models import networks as networks  # registers our models
 from harness.models.net import Encoder, Net, compute_in, computes_in, dense, encoder
 from harness.models.registry import MODELS, Shape, build, complete, describe, model, names
@@ -21,6 +23,7 @@ __all__ = [
     "dense",
     "describe",
     "encoder",
+    "freeze",
     "model",
     "names",
 ]

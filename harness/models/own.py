@@ -1,6 +1,7 @@
 """Modules of users: what can be trained in a federation, where the head is, and how parameters start.
 
-A module's own constructor draws its start values, from a generator of the run. The head is the layer ``head`` if
+Frozen parameters and buffers are public constants, as the constructor leaves them. Of the others the module's own
+constructor draws start values, from a generator of the run. The head is the layer ``head`` if
 there is one, else the last linear layer with as many outputs as the model, provided that the module's last step
 applies it to one vector per sample. What comes before is the extractor. A module without such a head can be
 trained whole; methods that divide a model refuse it.
@@ -16,17 +17,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from harness.core import rng
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.flat_model import Loops, Ravel, set_start, take_in_loops
+from harness.core.flat_model import Loops, Ravel, changes_in_forward, freeze, set_start, take_in_loops
 from harness.core.registry import UserError
 from harness.models.net import Net
 
 SAMPLES = 3  # in a batch on which a module is tried
+BATCHES = 4  # of which one must show that a parameter has an effect, as ReLU has none for some
 
 
 def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -49,8 +50,11 @@ def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...]
         raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
     if why := _obstacle(module):
         raise UserError(f"{where} {why}")
+    freeze(module)
     tried, batch = _shake(module), _batch(shape, outputs)
     _try(where, tried, batch, outputs)
+    if any(True for _ in module.buffers()):
+        _check_effects(where, tried, shape, outputs)
     if (why := _loops(where, tried, batch)) is not None:
         take_in_loops(module, why)
     names = tuple(name for name, _ in module.named_parameters())
@@ -82,10 +86,10 @@ def _obstacle(module: nn.Module) -> str | None:
     """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
-        if isinstance(layer, _BatchNorm):
+        if changes_in_forward(layer):
             return (
                 f"{what} mixes the samples of a batch and keeps statistics besides the parameters; use GroupNorm "
-                "or LayerNorm"
+                "or LayerNorm, or .eval() for public statistics that stay as they are"
             )
         computed = [key for key, value in vars(layer).items() if getattr(value, "requires_grad", False)]
         if computed:
@@ -94,18 +98,16 @@ def _obstacle(module: nn.Module) -> str | None:
                 "torch.nn.utils.parametrizations"
             )
         rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
-        if isinstance(rate, int | float) and rate > 0:
+        if isinstance(rate, int | float) and rate > 0 and layer.training:
             return f"{what} drops values by chance, and the harness repeats computations; set dropout to 0"
-    for name, _ in module.named_buffers():
-        return f"buffer {name!r} is not a parameter, so clients could not send it; compute it in forward"
     parameters = dict(module.named_parameters())
     if not parameters:
         return "the module has no parameters"
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        return "all parameters are frozen, so there is nothing to train"
     for name, parameter in parameters.items():
         if is_lazy(parameter):
             return f"parameter {name!r} has no shape yet; give lazy layers the size of their inputs"
-        if not parameter.requires_grad:
-            return f"parameter {name!r} is frozen, and clients train all parameters; compute it in forward"
         if parameter.dtype != torch.float32:
             return (
                 f"parameter {name!r} is {parameter.dtype}; make it float32, the run's precision converts it"
@@ -122,9 +124,9 @@ def _shake(module: nn.Module) -> nn.Module:
     return copy
 
 
-def _batch(shape: tuple[int, ...], outputs: int) -> Tensor:
+def _batch(shape: tuple[int, ...], outputs: int, seed: int = 0) -> Tensor:
     """Return inputs ``(B, *shape)``: numbers, or the numbers of symbols of a text, which are classes, too."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     if len(shape) == 2:
         return torch.randint(outputs, (SAMPLES, *shape), generator=generator).float()
     return torch.randn(SAMPLES, *shape, generator=generator)
@@ -132,6 +134,7 @@ def _batch(shape: tuple[int, ...], outputs: int) -> Tensor:
 
 def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
     """Raise UserError unless outputs have the right shape, and each is a function of its sample alone."""
+    before = {name: value.clone() for name, value in module.named_buffers()}
     try:
         with torch.no_grad():
             result, again = module(batch), module(batch)
@@ -143,6 +146,12 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
         raise UserError(
             f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {description}"
         )
+    for name, value in module.named_buffers():
+        if name not in before or not _same(value, before[name]):
+            raise UserError(
+                f"{where} buffer {name!r} changes in a forward pass, and clients send parameters only; use layers "
+                "without statistics, such as GroupNorm, or compute it in forward"
+            )
     if not torch.equal(result, again):
         raise UserError(
             f"{where} forward draws random numbers, as dropout does, or changes the module; the harness repeats "
@@ -152,6 +161,25 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
         raise UserError(
             f"{where} the output for a sample depends on the others of its batch, as under batch normalization, "
             "and privacy could not bound what a sample contributes; use GroupNorm or LayerNorm"
+        )
+
+
+def _check_effects(where: str, module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+    """Raise UserError unless outputs depend on every trained parameter of a module that is frozen in part.
+
+    Under noise a parameter without effect moves like any other, and a run would spend its budget on nothing.
+    """
+    silent = dict(module.named_parameters())
+    for seed in range(BATCHES):
+        value = module(_batch(shape, outputs, seed)).square().sum()
+        if value.requires_grad and silent:
+            slopes = torch.autograd.grad(value, list(silent.values()), allow_unused=True)
+            pairs = zip(list(silent), slopes, strict=True)
+            silent = {name: silent[name] for name, slope in pairs if slope is None or not bool(slope.any())}
+    for name in silent:
+        raise UserError(
+            f"{where} parameter {name!r} is trained and has no effect on the outputs; freeze it, or see that "
+            "gradients reach it: forward may detach what it computes, or call torch.no_grad"
         )
 
 
@@ -227,13 +255,21 @@ def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tenso
     return True
 
 
+def _same(values: Tensor, expected: Tensor) -> bool:
+    return values.shape == expected.shape and torch.allclose(values, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def _close(values: Tensor, expected: Tensor) -> bool:
     return torch.allclose(values, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
 def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
-    """Return the name of the linear layer that is applied last, once, to one vector per sample, if any."""
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    """Return the name of the linear layer that is applied last, once, to one vector per sample, if any.
+
+    It must be trained as a whole.
+    """
+    linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    layers = {name: layer for name, layer in linear.items() if not any(True for _ in layer.buffers())}
     named = [name for name, layer in layers.items() if name == "head" or layer.out_features == outputs]
     if not named:
         return None

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import torch
 from torch import nn
 
 from harness.core import rng
+from harness.core.flat_model import constants_digest, set_constants
 from harness.core.registry import Registry, UserError, unknown
 from harness.models.own import adapt
 
@@ -41,6 +43,8 @@ class Model(NamedTuple):
 
 
 MODELS: Registry[Model] = Registry("model")
+MOST_BUILT = 4  # models with constants that are kept, so that later runs share these
+_built: dict[object, nn.Module] = {}
 
 
 def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
@@ -109,13 +113,13 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     -------
     nn.Module
         In single precision on the CPU; a `Net` if it has an extractor and a head. Its parameters are placeholders:
-        `harness.core.flat_model.Ravel` draws start values.
+        `harness.core.flat_model.Ravel` draws start values. Its buffers are constants, which equal models share.
 
     Raises
     ------
     UserError
         If the name or a setting is unknown, a value has the wrong type, or the input does not fit the model; or if
-        a module of a plugin cannot be trained in a federation.
+        a module of a plugin cannot be trained in a federation, or has other constants than before.
     """
     entry = MODELS[name]
     where = f"model {name!r}:"
@@ -136,7 +140,31 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
                 full = "allocate memory" in str(error)
                 why = "its parameters alone take more memory than is left" if full else str(error)[:100]
                 raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
-        return adapt(where, construct, shape, outputs)
+        with torch.enable_grad():  # trials differentiate, also where a model is only applied
+            module = adapt(where, construct, shape, outputs)
+    if any(True for _ in module.buffers()):
+        _share_constants(where, (entry.make, shape, outputs, repr(construct.keywords)), module)
+    return module
+
+
+def _share_constants(where: str, key: object, module: nn.Module) -> None:
+    """Give a module the constants of the equal one that was built before, so that runs share one copy.
+
+    Raises
+    ------
+    UserError
+        If they have other values, as the ids of earlier runs of this process name those.
+    """
+    earlier = _built.pop(key, module)
+    if constants_digest(earlier) != constants_digest(module):
+        raise UserError(
+            f"{where} its frozen parameters or buffers are others than when it was first built, and the ids of "
+            "runs name those; read them from a file that stays as it is, and load the plugin again after a change"
+        )
+    set_constants(module, dict(earlier.named_buffers()))
+    _built[key] = earlier
+    for old in list(_built)[:-MOST_BUILT]:
+        _built.pop(old)
 
 
 def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:

@@ -47,10 +47,15 @@ def fitting(name: str, errors: Errors, module: nn.Module) -> Problem:
         dense=models.dense(module),
         constants=(),
     )
-    if not isinstance(module, models.Net) or not any(True for _ in module.extractor.parameters()):
+    if not isinstance(module, models.Net) or not (_trained(module.extractor) and _trained(module.head)):
         return problem
     cut = len(ravel.segment("extractor.*"))
     return replace(problem, cut=cut, halves=lambda latent=None: _halves(name, errors, module, latent))
+
+
+def _trained(module: nn.Module) -> bool:
+    """Return whether a module has parameters; what is frozen is none."""
+    return any(True for _ in module.parameters())
 
 
 def _halves(name: str, errors: Errors, net: models.Net, latent: int | None) -> Problem:

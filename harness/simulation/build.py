@@ -58,6 +58,7 @@ DTYPES = {
 
 CACHED_PROBLEMS = 4  # problems of earlier runs that later runs can reuse
 _problems: dict[object, Problem] = {}
+_frozen: dict[object, str] = {}  # digests of the frozen parts of models of plugins
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,8 @@ def prepare(
     federation = federation.to(execution.device, dtype)
     if (digest := named_digest(spec, federation.digest)) != federation.digest:
         federation = replace(federation, digest=digest)
-    id, secure = identity(spec, federation.digest), spec.privacy is not None and spec.privacy.secure_rng
+    id = identity(spec, federation.digest, problem.frozen)
+    secure = spec.privacy is not None and spec.privacy.secure_rng
     prepared = Prepared(
         spec=spec,
         id=id,
@@ -360,7 +362,8 @@ def keyed(setup: P, code: str) -> P:
     """
     if setup.spec.privacy is not None and setup.spec.privacy.draws == "paired":
         return replace(setup, noise_key=noise_name(paired_name(setup.spec.seed), code), code=code)
-    unattacked = identity(setup.spec.model_copy(update={"attacks": None}), setup.federation.digest)
+    spec = setup.spec.model_copy(update={"attacks": None})
+    unattacked = identity(spec, setup.federation.digest, setup.problem.frozen)
     if setup.spec.privacy is not None and setup.spec.privacy.strict:
         unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
     return replace(setup, noise_key=noise_name(unattacked, code), code=code)
@@ -416,19 +419,24 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     """Return the equal problem of an earlier run, whose functions may have been traced, or this one."""
     if problem.constants is None:
         return problem
-    fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
         None if spec.model is None else own_version("model", spec.model["name"]),
         _user(spec),  # is no feature
-        fields,
+        _decides_problem(spec),
         digest,
         problem.constants,
+        problem.frozen,
     )  # two plugins may use one name, and a file may change
     _problems[key] = cached = _problems.pop(key, problem)
     for old in list(_problems)[:-CACHED_PROBLEMS]:
         _problems.pop(old, None)
     return cached
+
+
+def _decides_problem(spec: RunSpec) -> str:
+    """Return the settings that decide a problem, but for the seed."""
+    return spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
 
 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
@@ -484,7 +492,26 @@ def identify(spec: RunSpec) -> str:
         If a notebook or a script defines a part of it.
     """
     notebook.require_files(named_parts(spec.model_dump()).items())
-    return identity(spec, data_digest(spec))
+    return identity(spec, data_digest(spec), frozen_part(spec))
+
+
+def frozen_part(spec: RunSpec) -> str:
+    """Return the digest of the frozen part of a run's model; empty without any, as in all models of ours.
+
+    Of a run whose model or data are refused it is empty, too; `prepare` gives the reason.
+    """
+    if spec.model is None or spec.model["name"] not in models.MODELS:
+        return ""
+    entry = models.MODELS[spec.model["name"]]
+    if entry.ours:
+        return ""
+    try:
+        key = entry.make, _decides_problem(spec), None if spec.data is None else data_digest(spec)
+        if key not in _frozen:
+            _frozen[key] = _task(spec, None)[0].frozen
+    except (UserError, ValueError):
+        return ""
+    return _frozen[key]
 
 
 def data_key(spec: RunSpec) -> str:

@@ -41,7 +41,7 @@ class Footprint(NamedTuple):
     Attributes
     ----------
     data : int
-        Samples, and who holds them.
+        Samples, who holds them, and the frozen part of the model: one copy for all clients and runs.
     state : int
         Start values and what the server keeps.
     client_rows : int
@@ -163,10 +163,11 @@ def _kept(run: Simulation, rounds: int) -> Kept:
 
 
 def _data(setup: Setup) -> int:
-    """Return the bytes of the samples, as they are read and as the clients hold them."""
+    """Return the bytes of the samples, as they are read and as the clients hold them, and of frozen parameters."""
     held = {part.untyped_storage().data_ptr(): part for run in setup.each for part in run.federation.pool}
     splits = [part for run in setup.each for part in run.federation.splits.values()]
-    return sum(part.nbytes for part in (*held.values(), *splits))
+    frozen = () if setup.problem.module is None else setup.problem.module.buffers()
+    return sum(part.nbytes for part in (*held.values(), *splits, *frozen))
 
 
 def _evaluate(run: Simulation, mode: Hollow) -> None:

@@ -9,14 +9,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 from harness.core import interruption
+from harness.core.clients.row_table import RowTable
 from harness.simulation.build import Prepared, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import CallbackError
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.recorder import End, PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
-from harness.simulation.snapshot import Diverged
+from harness.simulation.snapshot import Diverged, Failure, Unmoved
 from harness.simulation.stacking import join, split, stack_setups
 from harness.storage.files import Unwritable
 from harness.storage.store import RunFolder
@@ -46,8 +51,8 @@ def simulate(
 
     Raises
     ------
-    Diverged, StopEarly
-        If the state is no longer finite, or the progress function stops the run.
+    Failure, StopEarly
+        If the state is no longer finite or the trained part did not move, or the progress function stops the run.
     """
     try:
         (end,) = simulate_all([Recorder(setup, folder, progress, save)])
@@ -62,12 +67,12 @@ def simulate(
 def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
 
-    A run that diverges or is stopped is removed from the stack, and the others continue. Whatever else is raised
+    A run that fails or is stopped is removed from the stack, and the others continue. Whatever else is raised
     ends all of them, which keep checkpoints of the last complete round.
 
     Returns
     -------
-    list of dict, Diverged or StopEarly
+    list of dict, Failure or StopEarly
         Content of each run's ``done.json``, or the reason why it has none.
 
     Raises
@@ -86,7 +91,7 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
                     pending = PendingCheckpoint(live, setup, run.state_dict())
                     pending.save()
                 lost = [n for n, recorder in enumerate(live) if not recorder.evaluate(run, n)]
-                run, setup, live = _diverged(run, setup, live, lost)
+                run, setup, live = _failed(run, setup, live, dict.fromkeys(lost, Diverged(run.round)))
             stopped = [n for n, recorder in enumerate(live) if not recorder.report(run.round)]
             if stopped:
                 pending = PendingCheckpoint(live, setup, run.state_dict())
@@ -103,10 +108,10 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
                 saved = time.perf_counter()
             began = time.perf_counter()
             ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0
-            diverged = _advance(run, diagnose=_evaluated(run.round + 1, setup), ahead=ahead)
+            failures = _advance(run, diagnose=_evaluated(run.round + 1, setup), ahead=ahead)
             for recorder in live:
                 recorder.spent += (time.perf_counter() - began) / len(live)
-            run, setup, live = _diverged(run, setup, live, diverged)
+            run, setup, live = _failed(run, setup, live, failures)
         for number, recorder in enumerate(live):
             recorder.finish(run, number)
     except Unwritable:  # no checkpoint could be written either
@@ -133,23 +138,42 @@ def _evaluated(round: int, setup: Setup) -> bool:
     return round % setup.spec.eval_every == 0 or round == setup.spec.rounds
 
 
-def _advance(run: Simulation, *, diagnose: bool, ahead: float) -> Sequence[int]:
-    """Run one round; return the runs that diverged in it."""
+def _advance(run: Simulation, *, diagnose: bool, ahead: float) -> dict[int, Failure]:
+    """Run one round; return why runs failed in it, by their numbers."""
+    first = [_models(run, n) for n in range(run.num_runs)] if run.round == 0 and _moves(run) else []
     try:
         run.step(diagnose=diagnose, ahead=ahead)
     except Diverged as error:
-        return error.runs
-    return ()
+        return dict.fromkeys(error.runs, Diverged(run.round))
+    unmoved = [n for n, before in enumerate(first) if all(map(torch.equal, before, _models(run, n)))]
+    return dict.fromkeys(unmoved, Unmoved(run.round))
+
+
+def _moves(run: Simulation) -> bool:
+    """Whether the first round must change the model: where a part of it is frozen, all of it may be by mistake.
+
+    Step sizes are above 0, so no round stands still on purpose; but a round of a Poisson cohort may have no client,
+    and with a threshold of messages none may have something to send.
+    """
+    return bool(run.problem.frozen) and not (run.cohorts.secret or bool(run.compression.threshold))
+
+
+def _models(run: Simulation, number: int) -> list[Tensor]:
+    """Return copies of the models of a run: of the server, or of the clients."""
+    model = run.algorithms[number].model(run.snapshot(number).state)
+    return [part.dense() if isinstance(part, RowTable) else part.clone() for part in tree_leaves(model)]
 
 
 Stack = tuple[Simulation, Setup, tuple[Recorder, ...]]
 
 
-def _diverged(run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]) -> Stack:
-    """Record that runs have diverged, and remove them."""
-    for number in lost:
-        live[number].fail(Diverged(run.round))
-    return _without(run, setup, live, lost)
+def _failed(
+    run: Simulation, setup: Setup, live: tuple[Recorder, ...], failures: Mapping[int, Failure]
+) -> Stack:
+    """Record that runs have failed, and remove them."""
+    for number, failure in failures.items():
+        live[number].fail(failure)
+    return _without(run, setup, live, list(failures))
 
 
 def _without(run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]) -> Stack:

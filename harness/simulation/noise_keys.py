@@ -42,7 +42,8 @@ def default_noise_keys(
     coded = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
     if privacies[0].spec.secure_rng or not (coded and _identified(problem)):
         return [secrets.token_hex(32) for _ in seeds]
-    model = problem.kind, repr(problem.module), problem.constants, problem.settings
+    model: tuple[object, ...] = problem.kind, repr(problem.module), problem.constants, problem.settings
+    model += (problem.frozen,) if problem.frozen else ()
     keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         algorithm, privacy = settings[0][number], privacies[number]
@@ -62,7 +63,7 @@ def default_noise_keys(
 
 
 def _identified(problem: Problem) -> bool:
-    """Whether nothing but its constants, its settings and the text of its module tells a problem from others.
+    """Whether constants, settings, and the text and the frozen part of its module tell a problem from others.
 
     Functions and modules of users may be others of the same text.
     """

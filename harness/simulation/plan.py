@@ -20,6 +20,7 @@ from harness.simulation.build import (
     Execution,
     Setup,
     data_key,
+    frozen_part,
     identify,
     make_federation,
     named_digest,
@@ -369,7 +370,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if digest == DIGEST else identity(cell.spec, digest),
+        "id": None if digest == DIGEST else identity(cell.spec, digest, frozen_part(cell.spec)),
         "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],

@@ -25,7 +25,7 @@ from harness.simulation.callbacks import CallbackError, StopEarly
 from harness.simulation.evaluation import solution
 from harness.simulation.saved_model import save_model
 from harness.simulation.simulation import Simulation
-from harness.simulation.snapshot import Diverged
+from harness.simulation.snapshot import Failure
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.simulation.statement import not_covered, public_information
 from harness.storage.environment import machine, versions
@@ -40,7 +40,7 @@ MAX_COUNTS = 20_000  # sample counts by client and class or group that are recor
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
 
 Progress = Callable[[int, dict[str, Any]], None]
-End = dict[str, Any] | Diverged | StopEarly
+End = dict[str, Any] | Failure | StopEarly
 
 
 class Recorder:
@@ -65,7 +65,7 @@ class Recorder:
         Checkpoint of the folder.
     lines, spent : int, float
         Evaluations written, and seconds of computation so far; in a stack, the run's share of them.
-    end : dict, Diverged, StopEarly or None
+    end : dict, Failure, StopEarly or None
         Content of ``done.json``, or why there is none, once that is on record; None before.
     """
 
@@ -108,7 +108,12 @@ class Recorder:
             self._folder.evaluations.keep(self.lines)
             self._folder.start(
                 {
-                    **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
+                    **{
+                        "id": setup.id,
+                        **data,
+                        "versions": versions_of(spec, setup.problem.frozen),
+                        "spec": spec,
+                    },
                     **({"code": setup.code} if setup.code not in ("", NONE) else {}),
                     "meta": {"family": meta.family, "pooled": meta.pooled},
                     **_held(setup),
@@ -251,8 +256,8 @@ class Recorder:
                 "run it again with what is to be saved"
             )
 
-    def fail(self, error: Diverged) -> None:
-        """Record that the run has diverged."""
+    def fail(self, error: Failure) -> None:
+        """Record that the run has failed."""
         if self._folder:
             self._folder.fail({"reason": str(error), "round": error.round})
         self.end = error

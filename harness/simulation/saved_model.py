@@ -1,8 +1,8 @@
 """Trained models in files, and predictions with them.
 
-A file is in the format safetensors: the model's parameters by their names, with what is needed to apply it (the
-spec, the columns and their scales, classes, names of clients) and what is known of it (the run, the privacy
-statement) as metadata. Reading one runs no code.
+A file is in the format safetensors: the model's parameters and constants by their names, with what is needed to
+apply it (the spec, the columns and their scales, classes, names of clients) and what is known of it (the run, the
+privacy statement) as metadata. Reading one runs no code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from datasets.federation import Inputs
 from datasets.limits import check_regular
 from harness import models
 from harness.config.settings import checked
-from harness.core.flat_model import Ravel
+from harness.core.flat_model import Ravel, set_constants
 from harness.core.registry import UserError, unknown
 from harness.simulation.build import Setup
 from harness.simulation.saved_columns import Rows, features, read_rows
@@ -85,6 +85,7 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
         name: piece.reshape(*piece.shape[:-1], *shape).contiguous()
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
+    tensors |= {name: value.contiguous() for name, value in module.named_buffers()}
     inputs = federation.inputs
     about = {
         "format": FORMAT,
@@ -191,7 +192,7 @@ class SavedModel:
     Attributes
     ----------
     tensors : dict[str, Tensor]
-        Parameters by name; with a leading axis of clients if each has a model.
+        Parameters by name, with a leading axis of clients if each has a model; and the constants, without one.
     about : About
         The metadata.
     """
@@ -224,7 +225,7 @@ class SavedModel:
             raise UserError(f"{path} cannot be read: {error}") from None
         if about.pop("format", None) != FORMAT:
             raise UserError(f"{path} holds no model of this version: its format is not {FORMAT!r}")
-        if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise UserError(f"{path} holds parameters that are not finite numbers")
         return cls(tensors, checked(str(path), lambda: About.model_validate(about)))
 
@@ -249,13 +250,17 @@ class SavedModel:
         net = models.build(part.pop("name"), (len(self.about.features),), outputs, part)
         if "latent" in spec.algorithm and isinstance(net, models.Net):
             net = models.encoder(net, spec.algorithm["latent"])
+        constants = dict(net.named_buffers())
+        set_constants(net, {name: value for name, value in self.tensors.items() if name in constants})
         ravel = Ravel(net)
         # Every parameter may have an axis of clients in front, of the same length.
         first = self.tensors.get(ravel.names[0])
         front = () if first is None else tuple(first.shape[: first.ndim - len(ravel.shapes[0])])
         expected = {name: (*front, *shape) for name, shape in zip(ravel.names, ravel.shapes, strict=True)}
+        expected |= {name: tuple(value.shape) for name, value in constants.items()}
         shapes = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
-        if len(front) > 1 or shapes != expected:
+        types = all(self.tensors[name].dtype == constants[name].dtype for name in constants.keys() & shapes)
+        if len(front) > 1 or shapes != expected or not types:
             raise UserError("the file's parameters are not those of the model that its spec names")
         if not front:
             if client is not None:

@@ -13,8 +13,8 @@ from harness.metrics import Predictions
 DIGITS = 6
 
 
-class Diverged(ArithmeticError):
-    """A run's state is no longer finite.
+class Failure(ArithmeticError):
+    """A run computes nothing that is worth going on with.
 
     Parameters
     ----------
@@ -24,10 +24,24 @@ class Diverged(ArithmeticError):
         Which of the runs of a stack.
     """
 
+    why = ""
+
     def __init__(self, round: int, runs: tuple[int, ...] = (0,)) -> None:
-        super().__init__(f"diverged: loss or state became NaN or infinite in round {round}")
+        super().__init__(f"{self.why} in round {round}")
         self.round = round
         self.runs = runs
+
+
+class Diverged(Failure):
+    """A run's state is no longer finite."""
+
+    why = "diverged: loss or state became NaN or infinite"
+
+
+class Unmoved(Failure):
+    """The trained part of a model with a frozen part is what it was before the first round."""
+
+    why = "the trained part of the model did not move"
 
 
 class Evaluation(NamedTuple):

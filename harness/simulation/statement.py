@@ -25,6 +25,10 @@ SAMPLES = "numbers of training samples of the clients"
 # Public in every statement, in addition to what the data set lists.
 NAMES = "the names of features, categories and classes, and which sensitive groups there are"
 TIME = "how long the run takes"
+FROZEN_PART = (
+    "the frozen part of the model, of digest {}: assumed to be trained on data other than the clients', "
+    "as no mechanism protects what it was trained on"
+)
 # Figures that no noise protects, and that are written for the researcher only if asked for.
 DIAGNOSTICS = (
     "figures of the training samples (train_*, outer_loss, stationarity, distance), of messages before their noise "
@@ -220,6 +224,8 @@ def _of_user(name: str) -> dict[str, Any]:
 def public_information(setup: Setup) -> list[str]:
     """Return everything that a run takes as known to everybody."""
     federation, privacy = list(setup.federation.public), setup.privacy
+    if setup.problem.frozen:
+        federation.append(FROZEN_PART.format(setup.problem.frozen))
     if privacy is None:
         return federation
     public = [*federation, *([] if privacy.counts_private else [SAMPLES]), NAMES]

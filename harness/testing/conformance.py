@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from harness.testing.small_tasks import (
     Check,
     Failed,
     Task,
-    Warned,
+    checked,
     run,
     same_state,
     simulate,
@@ -57,16 +58,8 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     """
     rows = []
     for check_of_list in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
-        summary = (check_of_list.__doc__ or check_of_list.__name__).splitlines()[0].rstrip(".")
-        row = {"algorithm": algorithm.meta.name, "check": summary, "result": "passed", "why": None}
-        try:
-            check_of_list(algorithm)
-        except Warned as error:
-            row |= {"result": "warned", "why": str(error)}
-        except Exception as error:
-            name = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-            row |= {"result": "failed", "why": f"{name}{error}"}
-        rows.append(row)
+        found = checked(check_of_list, partial(check_of_list, algorithm))
+        rows.append({"algorithm": algorithm.meta.name, **found})
     return rows
 
 

@@ -40,6 +40,20 @@ class Warned(AssertionError):
     """Finding of a conformance check that is not an error, but costs accuracy."""
 
 
+def checked(described: Callable[..., None], go: Callable[[], None]) -> dict[str, Any]:
+    """Carry out a check and return ``check``, its description; ``result``; and ``why``, if it has not passed."""
+    summary = (described.__doc__ or described.__name__).splitlines()[0].rstrip(".")
+    row = {"check": summary, "result": "passed", "why": None}
+    try:
+        go()
+    except Warned as error:
+        return row | {"result": "warned", "why": str(error)}
+    except Exception as error:  # an algorithm or a model may raise anything
+        name = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
+        return row | {"result": "failed", "why": f"{name}{error}"}
+    return row
+
+
 def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:
     """Return a small problem with clients of different sizes; client ``changed`` gets other data."""
     if kind in ("minimax", "bilevel"):

@@ -156,6 +156,8 @@ def _obstacle(layer: nn.Module) -> str | None:
         return f"has no formula for a layer {name} with hooks"
     if any(hasattr(type(layer), attribute) for attribute in vars(layer)):
         return f"has no formula for a layer {name} of which a method was replaced"
+    if any(True for _ in layer.buffers(recurse=False)):
+        return f"has no formula for a layer {name} of which a part is frozen; freeze or train all of it"
     if getattr(layer, "groups", 1) != 1 or _unsupported(layer):
         return f"has no formula for a layer {name} with these settings"
     return None

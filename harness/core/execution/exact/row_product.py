@@ -107,9 +107,12 @@ class Linear(nn.Linear):
 
 
 def with_plain_layers(module: nn.Module) -> nn.Module:
-    """Replace the layers of a model, whose values do not matter, by torch's: for runs that are never stacked."""
+    """Replace the layers of a model, whose values do not matter, by torch's: for runs that are never stacked.
+
+    Layers with buffers are frozen, so that their values matter: they stay.
+    """
     for name, layer in module.named_children():
-        if isinstance(layer, Linear):
+        if isinstance(layer, Linear) and not any(True for _ in layer.buffers()):
             with torch.random.fork_rng(devices=[]):
                 plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
             setattr(module, name, plain)
