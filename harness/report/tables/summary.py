@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -17,6 +17,7 @@ from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.procedure import procedure_difference
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.statistics import Paired, paired_statistics
@@ -129,15 +130,18 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
-        change = "" if cell is plain else _change(seed_differences(plain, cell, measure), scale, form)
+        change = None if cell is plain else _change(plain, cell, measure)
         value = spread(cell.values(measure).values(), ".3f" if points else ".4g")
-        table.add_row(text, value, change, size(fmean(sent)) if sent else "")
+        sent_text = size(fmean(sent)) if sent else ""
+        table.add_row(text, value, _change_text(change, scale, form), sent_text)
     console.print(table)
     more = len(protected) - MOST_ROWS
     remainder = f" {more} more such rows are in the table." if more > 0 else ""
+    searched = any(cell.records[0].search.get("finalists") for cell in cells)
+    over = ", over searches and seeds" if searched else ""
     several = (
         "± is the sample standard deviation over seeds; changes are paired by seed, with the 95 % interval "
-        "of their mean."
+        f"of their mean{over}."
     )
     _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
     _say(console, _unpaired(comparison))
@@ -181,16 +185,31 @@ def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
     return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
 
 
-def _change(changes: Sequence[float], scale: float, form: str) -> str:
-    """Return a mean change and its 95 % interval, which needs two seeds."""
-    if not changes:
-        return ""
+class _Change(NamedTuple):
+    """A mean change from the plain cell, and its 95 % interval if there are two seeds."""
+
+    mean: float
+    interval: tuple[float, float] | None
+
+
+def _change(plain: Cell, cell: Cell, measure: str) -> _Change | None:
+    """Return the change of a cell; its interval is over searches and seeds if it was searched, else over seeds.
+
+    None without common seeds.
+    """
+    if not (changes := seed_differences(plain, cell, measure)):
+        return None
     (statistics,) = paired_statistics([changes])
-    mean = signed(scale * statistics.mean, form)
-    if statistics.half is None:
-        return mean
-    low, high = _interval(statistics)
-    return f"{mean} [{signed(scale * low, form)}, {signed(scale * high, form)}]"
+    if (interval := procedure_difference(cell, plain, measure)) is not None:
+        return _Change(statistics.mean, interval)
+    return _Change(statistics.mean, None if statistics.half is None else _interval(statistics))
+
+
+def _change_text(change: _Change | None, scale: float, form: str) -> str:
+    if change is None:
+        return ""
+    ends = ", ".join(signed(scale * end, form) for end in change.interval or ())
+    return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
 
 
 def _interval(statistics: Paired) -> tuple[float, float]:
@@ -208,19 +227,13 @@ def headline(comparison: Comparison) -> str:
     scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
     costs = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if not (changes := seed_differences(plain, cell, measure)):
+        if (change := _change(plain, cell, measure)) is None:
             continue
-        (statistics,) = paired_statistics([[sign * scale * change for change in changes]])
-        verb = "costs" if statistics.mean >= 0 else "gains"
-        ends = (
-            sorted(end if statistics.mean >= 0 else -end for end in _interval(statistics))
-            if statistics.half is not None
-            else []
-        )
+        cost = sign * scale * change.mean
+        verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)
+        ends = sorted(turn * end for end in change.interval or ())
         interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
-        costs.append(
-            f"{text} {verb} {signed(abs(statistics.mean), form)} {unit}{in_sentence(measure)}{interval}"
-        )
+        costs.append(f"{text} {verb} {signed(abs(cost), form)} {unit}{in_sentence(measure)}{interval}")
     data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
     return f"On {data}, {'; '.join(costs)}." if costs else ""
 

@@ -10,6 +10,7 @@ from harness.report import leaderboard, print_summary
 from harness.report.tables.protection import compare_protection, label, labels, seed_differences
 from harness.report.tables.text import signed
 from harness.storage.store import RunRecord
+from tests.support.records import searched
 
 DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
 CENTRAL = {"unit": "client", "placement": "central", "delta": 1e-5, "clip": 0.5}
@@ -240,6 +241,19 @@ def test_the_first_sentence_says_what_protection_costs():
     assert "On adult, ε = 8 costs 1.0 points of accuracy [1.0, 1.0]; ε = 2 costs 10.0 points" in text
     better = [*(run(seed, 0.5) for seed in range(2)), *(run(seed, 0.6, epsilon=8) for seed in range(2))]
     assert "ε = 8 gains 10.0 points of accuracy [10.0, 10.0]." in " ".join(printed(better).split())
+
+
+def test_intervals_of_searched_rows_are_over_searches_and_seeds():
+    """Four in ten searches would have chosen a setting that is ten points worse."""
+    plain = searched([run(seed, 0.8) for seed in range(10)])
+    private = [run(seed, 0.7, epsilon=8) for seed in range(10)]
+    lucky, text = searched(private, [(0.4, [0.6] * 10)]), []
+    for rows in (searched(private), lucky):
+        text.append(" ".join(printed([*plain, *rows]).split()))
+    assert "ε = 8 costs 10.0 points of accuracy [10.0, 10.0]." in text[0]
+    assert "ε = 8 costs 10.0 points of accuracy [10.0, 20.0]." in text[1]
+    assert "-10.0 [-20.0, -10.0]" in text[1] and "over searches and seeds." in text[1]
+    assert "over searches" not in " ".join(printed(ladder()).split())
 
 
 def test_statements_that_differ_name_their_rows():
