@@ -161,7 +161,10 @@ class Board:
             return f"- {link}: {example} makes a row again; the column `rows` of figures.csv has the id of each."
         profile = self.all[0]["profile"]
         whole = f"`python -m harness suite {self.suite} --profile {profile} --out DIR`"
-        return f"- {link}: {whole} makes all of it again; its rows were made before they held their settings."
+        return (
+            f"- {link}: {whole} carries out the suite as it is today; these rows were made before rows held their "
+            "settings."
+        )
 
 
 class Boards:
