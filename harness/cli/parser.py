@@ -21,6 +21,8 @@ from harness.cli.names import shadowed
 from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
+from harness.executors import cores
+from harness.executors.server import start_server
 
 #: Commands as ``--help`` lists them.
 GROUPS = {heading: [command.name for command in group] for heading, group in COMMANDS.items()}
@@ -78,6 +80,8 @@ def exit_code(
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
     module, name = given.do
+    if getattr(given, "jobs", 1) != 1 and given.executor in (None, "processes") and cores() > 1:
+        start_server()  # it imports beside this process
     if given.plugin or entry_points(group=PLUGINS):
         from harness.config import plugins  # with torch and all parts, which commands that read do not need
 

@@ -6,14 +6,12 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import TracebackType
 
@@ -22,11 +20,9 @@ import torch
 from harness.config import plugins
 from harness.config.run import RunSpec
 from harness.executors.local import Ended, Outcome, Unit, run_together
+from harness.executors.server import METHOD, replace_environment, start_server
 from harness.simulation.build import Execution
 
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-# Imported once for all workers.
-PRELOADED = ("pandas", "scipy.special", "datasets.catalog", "harness.executors.processes")
 STARTS = 5  # of a new worker, at most
 PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed
 
@@ -124,30 +120,6 @@ def _ctrl_c_waits() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def start_server() -> None:
-    """Start the server of which workers are copies, if the system has one and it is not running.
-
-    It imports what workers need, from the places where this process finds modules, and leaves Ctrl-C to it.
-    """
-    if METHOD != "forkserver":
-        return
-    multiprocessing.set_forkserver_preload(list(PRELOADED))
-    resource_tracker.ensure_running()  # or the server starts it, which unblocks Ctrl-C
-    variables, mask = dict(os.environ), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    places = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _replace_environment(variables)
-
-
-def _replace_environment(variables: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(variables)
-
-
 def _prepare(loaded: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
     """Set up a worker: the parent's plugins and current environment, and its end with the parent.
 
@@ -156,7 +128,7 @@ def _prepare(loaded: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("datasets").setLevel(logging.ERROR)  # the parent has read the data, and warned
     torch.set_num_threads(1)
-    _replace_environment(variables)
+    replace_environment(variables)
     plugins.restore(loaded)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

@@ -22,9 +22,10 @@ from harness.config.run import read_spec
 from harness.core.registry import PLUGGED, Interrupted, UserError
 from harness.executors import ray as on_ray
 from harness.executors import scheduler
-from harness.executors.processes import METHOD, Processes, start_server
+from harness.executors.processes import Processes
 from harness.executors.ray import work
 from harness.executors.scheduler import Outcome, run_all
+from harness.executors.server import METHOD, start_server
 from harness.simulation import loop
 from harness.simulation.build import Execution, identify
 from harness.storage.store import Store
@@ -249,7 +250,7 @@ def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeyp
 WORKER = """
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from harness.executors.processes import METHOD, start_server
+from harness.executors.server import METHOD, start_server
 
 start_server()
 with ProcessPoolExecutor(1, get_context(METHOD)) as pool:

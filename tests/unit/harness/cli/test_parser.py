@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+from types import SimpleNamespace
 
 import pytest
 
+from harness.cli import parser as parser_module
 from harness.cli.grammar import path
 from harness.cli.parser import GROUPS, main, parser
 from harness.core.registry import UserError
@@ -113,3 +115,23 @@ def test_an_empty_path_is_refused():
     for line in lines:
         with pytest.raises(UserError, match="a path is needed, given ''"):
             parser().parse_args(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        (["--jobs", "2"], ["server", "command"]),
+        ([], ["server", "command"]),
+        (["--jobs", "1"], ["command"]),
+        (["--executor", "serial"], ["command"]),
+    ],
+)
+def test_the_server_of_workers_starts_before_the_command_is_imported(options, steps, monkeypatch):
+    """Both import torch, so side by side."""
+    begun = []
+    command = SimpleNamespace(suite_command=lambda given: 0)
+    monkeypatch.setattr(parser_module, "cores", lambda: 2)
+    monkeypatch.setattr(parser_module, "start_server", lambda: begun.append("server"))
+    monkeypatch.setattr(parser_module, "import_module", lambda name: begun.append("command") or command)
+    assert parser_module.main(["suite", "quickstart", *options]) == 0
+    assert begun == steps
