@@ -15,10 +15,11 @@ from harness.report.data.tested import seed_pairs
 
 
 def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> pd.DataFrame:
-    """Return the paired change of a measure from the same row without privacy, and its 95 % interval.
+    """Return the change of a measure's mean from the same row without privacy, and its 95 % interval.
 
     Rows are the same if they differ in nothing but their privacy and what a search has chosen; of several without
-    privacy the best counts. Only seeds count that both rows have.
+    privacy the best counts. They have seeds in common, and each may have further ones, all of which count: private
+    rows are less certain and have more. Intervals know which are common.
 
     Parameters
     ----------
@@ -43,11 +44,11 @@ def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> p
             continue
         best = max(free, key=lambda cell: sign * fmean(cell.values(by).values()))
         for cell in members:
-            if not cell.spec.get("privacy") or not (pairs := seed_pairs(cell, best, by).differences):
+            if not cell.spec.get("privacy") or not seed_pairs(cell, best, by).differences:
                 continue
             low, high = difference_interval(cell, best, procedures, by) or (None, None)
             rows[cell.key] = {
-                "privacy_change": fmean(pairs.values()),
+                "privacy_change": fmean(cell.values(by).values()) - fmean(best.values(by).values()),
                 "privacy_change_low": low,
                 "privacy_change_high": high,
             }

@@ -104,6 +104,18 @@ class Procedures:
         seeds = self.seeds(cell) if searches(cell) else ()
         return interval_of(self.draws(cell, seeds), len(seeds)) if len(seeds) >= FEWEST else None
 
+    def of_means(self, cell: Cell, other: Cell) -> Interval | None:
+        """Return the interval of the difference of two cells' means, each over all of its seeds.
+
+        Seeds are resampled together; a setting has the mean of those drawn that it has. None as in `difference`.
+        """
+        choices = [*self._choices_of(cell), *self._choices_of(other)]
+        fewest = min((len(choice.figures) for choice in choices), default=0)
+        if fewest < FEWEST or not (searches(cell) or searches(other)):
+            return None
+        seeds = tuple(sorted({seed for choice in choices for seed in choice.figures}))
+        return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), fewest)
+
     def difference(self, cell: Cell, other: Cell) -> Interval | None:
         """Return the interval of the difference of two cells, see `procedure_difference`."""
         seeds = self.seeds(cell, other) if searches(cell) or searches(other) else ()
@@ -162,9 +174,19 @@ def interval_of(draws: Array, seeds: int) -> Interval:
 
 
 def draw_means(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Array:
-    """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
+    """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``.
+
+    Of a setting that has not all of the seeds, those count that it has; all of them where none is drawn.
+    """
     shares = np.array([choice.share for choice in choices])
     which = rng.numpy_stream(0, "procedure", key).choice(len(choices), RESAMPLES, p=shares / shares.sum())
-    figures = np.array([[choice.figures[seed] for seed in seeds] for choice in choices])
-    means: Array = (resamples(len(seeds)) * figures[which]).sum(-1)
+    figures = np.array([[choice.figures.get(seed, np.nan) for seed in seeds] for choice in choices])
+    known = np.isfinite(figures)
+    weights = resamples(len(seeds))
+    if known.all():
+        means: Array = (weights * figures[which]).sum(-1)
+        return means
+    drawn = weights * known[which]
+    drawn = np.where(drawn.any(-1, keepdims=True), drawn, known[which])
+    means = (drawn * np.nan_to_num(figures)[which]).sum(-1) / drawn.sum(-1)
     return means

@@ -125,11 +125,11 @@ class Resolution:
 
 
 def difference_interval(cell: Cell, other: Cell, procedures: Procedures, measure: str) -> Interval | None:
-    """Return the 95 % interval of the paired difference: over searches and seeds if it is known, else over seeds.
+    """Return the 95 % interval of the difference of means: over searches and seeds if it is known.
 
-    None with too few common seeds for either.
+    Else that of the paired difference over seeds; None with too few for either.
     """
-    if (interval := procedures.difference(cell, other)) is not None:
+    if (interval := procedures.of_means(cell, other)) is not None:
         return interval
     differences = list(seed_pairs(cell, other, measure).differences.values())
     if not differences:

@@ -29,11 +29,22 @@ def test_a_private_row_is_compared_with_itself_without_privacy_seed_by_seed():
     assert rows.drop(index=("fedavg", 2.0)).isna().all(axis=None), "no row to compare with, or none private"
 
 
-def test_only_common_seeds_count():
+def test_every_seed_counts_and_common_ones_are_paired():
+    """A private row is less certain and has further seeds; its change is that of the means which the table shows."""
+    few, many = [20 * off for off in JITTER], [20 * off for off in JITTER] + [-0.05] * 20
     rows = changes(
-        at(None, 0.8, jitter=(), seeds=range(5)), at(2.0, 0.7, jitter=[0.5] * 3, seeds=range(3, 8))
+        at(None, 0.8, jitter=few, finalists=()),
+        at(2.0, 0.7, jitter=many, finalists=(), seeds=range(30)),
+        at(2.0, 0.7, "fedprox", finalists=()),
     )
-    assert rows.loc[("fedavg", 2.0), "privacy_change"] == pytest.approx(-0.1)
+    change, low, high = rows.loc[("fedavg", 2.0)]
+    assert change == pytest.approx(-0.1 - 0.05 * 20 / 30 - 20 * sum(JITTER) * (1 / 10 - 1 / 30))
+    assert low < change < high and high - low < 0.2
+
+
+def test_nothing_is_compared_that_has_no_seed_in_common():
+    rows = changes(at(None, 0.8, seeds=range(5)), at(2.0, 0.7, seeds=range(5, 10)))
+    assert rows.loc[("fedavg", 2.0)].isna().all()
 
 
 def test_the_interval_is_over_searches_where_there_were_any():
