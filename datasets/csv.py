@@ -24,6 +24,8 @@ VERSION = 3  # in the identity of runs; raise it when the same file gives other 
 DELIMITERS = ",;\t"  # in this order where several fit equally
 HEAD = 2**23  # characters in which the first two records are looked for
 QUOTED = re.compile(r'(?<![^,;\t|\s])"(?:[^"]|"")*"')  # a quote opens at the beginning of a cell only
+CELL_ENDS = re.compile(rb"[,;\t|\r\n\"]")
+CODED = ("cp1252", "cp1250")  # what spreadsheets write in Western and in Central Europe
 HINT = re.compile(r'\s*"?sep=([^\w"\r\n])"?[,;\t ]*\r?\n', re.IGNORECASE)  # of spreadsheets
 WIDE = 2000  # columns from which pandas takes ten times as long as the standard library
 
@@ -49,7 +51,7 @@ def read_columns(path: Path, reading: Reading) -> Content:
     except UnicodeError as error:
         raise DataError(
             f"{path} is not {reading.encoding or 'UTF-8'} text (byte {getattr(error, 'start', 0)}); save it as CSV "
-            "in UTF-8, or name its encoding, as in encoding=cp1252"
+            f"in UTF-8, or name its encoding, as in {_encodings(raw, getattr(error, 'start', 0))}"
         ) from error
     except LookupError as error:
         raise DataError(f"encoding: {error}; give one that Python knows, such as utf-8 or cp1252") from error
@@ -74,6 +76,24 @@ def read_columns(path: Path, reading: Reading) -> Content:
 
 def _cells(what: str, column: NDArray[np.object_], reading: Reading, kind: Kind) -> Cells:
     return read_texts(what, [cell.strip() for cell in column.tolist()], reading, kind)
+
+
+def _encodings(raw: bytes, start: int) -> str:
+    """Return encodings that a file may have, with the cell at a byte as each reads it."""
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "encoding=utf-16"
+    before, after = (
+        CELL_ENDS.split(raw[max(0, start - 20) : start])[-1],
+        CELL_ENDS.split(raw[start : start + 20])[0],
+    )
+    read = {name: (before + after).decode(name, "replace") for name in CODED}
+    if (before + after).isascii():  # the encoding that was named is wrong
+        return f"encoding={CODED[0]}"
+    if len({*read.values()}) == 1:
+        return (
+            " or ".join(f"encoding={name}" for name in CODED) + f", which both read {read[CODED[0]]!r} there"
+        )
+    return " or ".join(f"encoding={name}, which reads {text!r} there" for name, text in read.items())
 
 
 def _width(path: Path, text: str, delimiter: str) -> int:

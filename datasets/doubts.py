@@ -195,6 +195,11 @@ def _numbers(name: str, cells: Cells) -> list[str]:
             f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give "
             f"text={name}"
         )
+    if cells.grouped:
+        remarks.append(
+            f"in the column {name!r} every point stands before three digits, as in {cells.grouped}; if it parts "
+            "thousands, give thousands=.&decimal=,"
+        )
     return remarks if (cells.values % 1).any() else remarks + _identifier(name, cells.values.tolist())
 
 

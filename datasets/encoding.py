@@ -17,6 +17,7 @@ from datasets.limits import check_cells
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"
+LONGEST_NAME = 500  # characters in the name of a column
 MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
 MAX_LABELS = 100
 MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
@@ -31,11 +32,13 @@ class Cells(NamedTuple):
     """A column of numbers (float64, NaN where missing) or text (object), and its missing cells.
 
     ``codes`` is a text with leading zeros that was read as a number, and another text of the same number, if any.
+    ``grouped`` is a text whose point may separate thousands, if all texts with a point are like it.
     """
 
     values: Column
     missing: NDArray[np.bool_]
     codes: tuple[str, ...] = ()
+    grouped: str = ""
 
     @property
     def numeric(self) -> bool:
@@ -89,7 +92,7 @@ def column_places(where: object, header: Sequence[str], is_empty: Callable[[int]
     Raises
     ------
     DataError
-        If two have the same name.
+        If two have the same name, or one is too long to be a name.
     """
     places: dict[str, int] = {}
     twice = []
@@ -97,12 +100,19 @@ def column_places(where: object, header: Sequence[str], is_empty: Callable[[int]
         name = heading.strip() or f"column {place + 1}"
         if not heading.strip() and is_empty(place):
             continue
+        if len(name) > LONGEST_NAME:
+            raise DataError(
+                f"{where}: the header has a name of {len(name):,} characters, which begins with {name[:20]!r}; is "
+                "its first line a header, and are delimiter and encoding right?"
+            )
         if name in places:
             twice.append(name)
         places[name] = place
     if twice:
         names = ", ".join(map(repr, sorted({*twice})))
-        raise DataError(f"{where}: the header names {names} more than once")
+        raise DataError(
+            f"{where}: the header names {names} more than once; give each column its own name there"
+        )
     return places
 
 

@@ -92,4 +92,6 @@ def _cells(what: str, column: NDArray[np.object_], reading: Reading, kind: Kind)
         for cell, text in zip(cells, texts, strict=True)
     ]
     read = read_texts(what, signs, reading, kind)
+    if any(isinstance(cell, float) for cell in cells):
+        read = read._replace(grouped="")  # points of Excel's numbers are decimal
     return read if read.numeric else read_texts(what, texts, reading, "text")

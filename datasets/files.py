@@ -18,6 +18,8 @@ from datasets.errors import DataError, nearest, warn
 from datasets.formats import OTHERWISE, POLICIES, as_list
 from datasets.labels import warn_of_similar
 
+MANY_CLIENTS = 100  # above which nothing is said of single ones
+
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
@@ -156,6 +158,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         where=path,
         rare=roles.rare,
     )
+    if roles.client and dataset.classes:
+        warn(path, _one_class(dataset, roles.client))
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(
         dataset,
@@ -163,6 +167,24 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         public=(*means, *dataset.public),
         official_test=None if content.test is None else torch.from_numpy(content.test[complete]),
     )
+
+
+def _one_class(dataset: Dataset, client: str) -> list[str]:
+    """Return a line about clients whose samples are all of one class, unless clients are many, as persons are."""
+    names, places = np.unique(dataset.columns[client], return_inverse=True)
+    if len(names) > MANY_CLIENTS:
+        return []
+    counts = np.zeros((len(names), len(dataset.classes)), dtype=np.int64)
+    np.add.at(counts, (places, dataset.y.numpy()), 1)
+    alone = np.flatnonzero((counts > 0).sum(1) == 1)
+    if not len(alone):
+        return []
+    first = alone[0]
+    only, rows = dataset.classes[int(counts[first].argmax())], int(counts[first].sum())
+    return [
+        f"{len(alone)} of {len(names)} clients have one class only, such as {names[first]!r}, with {rows} rows of "
+        f"{only!r}; figures that compare classes, such as AUROC, do not exist for them alone"
+    ]
 
 
 def policies_of(

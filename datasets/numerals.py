@@ -16,6 +16,7 @@ from datasets.formats import Reading
 FIRST = 100  # cells of a column that are looked at before the others
 MICROSECONDS = 86_400e6  # of a day
 ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
+GROUPED = re.compile(r"0|-?[1-9]\d{0,2}(\.\d{3})?")  # a number that may have a point between thousands
 MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
 
 
@@ -81,7 +82,16 @@ def read_texts(
             f"{what} needs numbers, as in training; row {row + 1} below the header has {texts[row]!r}"
         )
     cells = mark_missing(number_cells(what, numeric, missing), reading)
-    return cells._replace(codes=_codes(texts))
+    grouped = _grouped(values[~missing].tolist()) if reading.usual else ""
+    return cells._replace(codes=_codes(texts), grouped=grouped)
+
+
+def _grouped(texts: Sequence[str]) -> str:
+    """Return a number whose point may separate thousands, if two have such a point and none has another."""
+    if not all(map(GROUPED.fullmatch, texts)):
+        return ""
+    points = sorted({text for text in texts if "." in text})
+    return points[0] if len(points) > 1 else ""
 
 
 def _days(dates: Column) -> NDArray[np.float64]:

@@ -111,7 +111,7 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
         for column in targets:
             if column not in columns:
                 raise DataError(f"data.{key}: no file has a column {column!r}; {nearest(column, columns)}")
-    return _joined(parts, set(_listed(options.get("drop"))), options)
+    return _joined(parts, _listed(options.get("drop")), options)
 
 
 def _listed(names: Any) -> Sequence[str]:
@@ -234,7 +234,7 @@ def _mapped(
     return read_texts(f"{where}: the column {name!r}", mapped, reading, kind, MISSING_MARKS)
 
 
-def _joined(parts: Sequence[Part], dropped: set[str], options: Mapping[str, Any]) -> Content:
+def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str, Any]) -> Content:
     """Return the table of several files, one below the other, with the column of their names."""
     first = parts[0]
     names = [name for name in first.content.columns if name not in dropped]
@@ -261,7 +261,7 @@ def _joined(parts: Sequence[Part], dropped: set[str], options: Mapping[str, Any]
     }
     for name in dropped:
         if any(name in part.content.columns for part in parts):
-            columns[name] = partial(_empty, sum(rows))
+            columns[name] = partial(_left_out, name, parts)
     origin = np.repeat(np.array([part.name for part in parts], dtype=object), rows)
     columns[ORIGIN] = lambda _: Cells(origin, np.zeros(len(origin), dtype=bool))
     lines = "".join(f"{part.name} {part.content.digest}\n" for part in parts)
@@ -270,9 +270,17 @@ def _joined(parts: Sequence[Part], dropped: set[str], options: Mapping[str, Any]
     return Content(columns, sum(rows), digest, typed=typed)
 
 
-def _empty(rows: int, _: Kind) -> Cells:
-    """Return a column that is left out."""
-    return Cells(np.full(rows, "", dtype=object), np.ones(rows, dtype=bool))
+def _left_out(name: str, parts: Sequence[Part], _: Kind) -> Cells:
+    """Return a column that is left out as text, for descriptions; files may lack it."""
+    cells = [
+        part.content.columns[name]("text")
+        if name in part.content.columns
+        else Cells(np.full(part.content.rows, "", dtype=object), np.ones(part.content.rows, dtype=bool))
+        for part in parts
+    ]
+    return Cells(
+        np.concatenate([one.values for one in cells]), np.concatenate([one.missing for one in cells])
+    )
 
 
 def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Cells:
@@ -308,7 +316,8 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
         one.values if one.numeric == is_number else empty for one, empty in zip(cells, values, strict=True)
     ]
     codes = next((one.codes for one in cells if one.codes), ())
-    return Cells(np.concatenate(values), np.concatenate([one.missing for one in cells]), codes)
+    grouped = next((one.grouped for one in cells if one.grouped), "")
+    return Cells(np.concatenate(values), np.concatenate([one.missing for one in cells]), codes, grouped)
 
 
 def _compare(name: str, parts: Sequence[Part], cells: Sequence[Cells], *, is_label: bool) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from datasets.dataset import Column
 from datasets.encoding import MISSING_CATEGORY, OTHER, Cells, Content
+from datasets.errors import DataError
 from datasets.federation import Inputs
 from datasets.formats import MARKS, Reading, parse_address
 from datasets.limits import check_regular
@@ -92,7 +93,20 @@ def read_rows(
         If a column is missing, no file is called `like`, or the address names other options; DataError if the file
         cannot be read.
     """
-    content = _opened(str(table), data, like)
+    files = data.get("files") or {}
+    try:
+        return _needed(_opened(str(table), data, like), inputs, keep)
+    except (UserError, DataError) as error:
+        if like is not None or not files:
+            raise
+        names = _listed(files)
+        raise UserError(
+            f"{error}; if it is like one of the run's files, say which by --like: {names}"
+        ) from error
+
+
+def _needed(content: Content, inputs: Inputs, keep: Sequence[str]) -> Rows:
+    """Return the columns of a table that a model needs, and those to keep."""
     columns: dict[str, Cells] = {}
     lacking = []
     for origin, places in categories(inputs).items():

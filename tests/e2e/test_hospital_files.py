@@ -111,5 +111,7 @@ def test_ugly_files_become_a_private_run_and_predictions(tmp_path, capsys, caplo
     )
     assert "column 'Geschlecht': 1 of 90 rows have values that training had not, 'unknown'" in caplog.text
     assert main(call) == 2  # without --fill
+    assert main(call[:-2]) == 2
+    assert "say which by --like: 'Köln', 'Bern', 'Wien'" in capsys.readouterr().err
     assert main([*call[:-1], "Berne"]) == 2
     assert "Did you mean 'Bern'?" in capsys.readouterr().err

@@ -315,6 +315,12 @@ def test_bytes_that_are_no_text_are_refused(table, tmp_path):
         load("csv", path=table(TABLE, encoding="latin-1"), label="income")
     with pytest.raises(DataError, match="cannot be read"):
         load("csv", path=tmp_path, label="income")
+    with pytest.raises(
+        DataError, match=r"encoding=cp1252, which reads 'p³eæ' there or encoding=cp1250, .* 'płeć'"
+    ):
+        load("csv", path=table("wiek;płeć\n1;K\n", encoding="cp1250"), label="wiek")
+    with pytest.raises(DataError, match="as in encoding=utf-16"):
+        load("csv", path=table(TABLE, encoding="utf-16"), label="income")
     with pytest.raises(DataError, match="does not exist"):
         load(f"csv:{tmp_path}/none.csv?label=income")
 

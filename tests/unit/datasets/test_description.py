@@ -155,3 +155,39 @@ def test_a_run_begins_with_its_table(patients, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "patients.csv: 60 rows; 3 features from 2 columns" in said
     assert "label ill: no 48, yes 12; yes is positive" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (["91.121", "449.871", "950"], True),
+        (["91.121", "449.87", "9"], False),
+        (["0.121", "0.870", "0"], False),
+    ],
+)
+def test_points_before_three_digits_may_part_thousands(patients, count, told):
+    """Platelets of 91,121 would be read as 91.1; numbers below one, or with other decimals, have decimals."""
+    found = describe_file(patients(platelets=count * (ROWS // 3)))
+    lines = [line for line in found.warnings if "thousands=.&decimal=," in line]
+    assert len(lines) == told
+    assert all("'platelets'" in line and "449.871" in line for line in lines)
+
+
+def test_a_client_of_one_class_is_named(patients):
+    """Every fifth row is ill, from the first; Ulm has the four rows between two of them."""
+    site = np.where(np.isin(np.arange(ROWS), [1, 2, 3, 4]), "Ulm", "Bonn")
+    found = describe_file(patients("label=ill&client=site", site=site))
+    (line,) = [line for line in found.warnings if "one class only" in line]
+    assert line.startswith("1 of 2 clients have one class only, such as 'Ulm', with 4 rows of 'no'")
+
+
+def test_a_file_in_another_encoding_floods_no_terminal(patients, tmp_path):
+    """Two bytes are one character then, so their number is even, and the whole file is a header."""
+    address = patients("encoding=utf-16", note="none that matters")
+    raw = (tmp_path / "patients.csv").read_bytes()
+    (tmp_path / "patients.csv").write_bytes(raw + b"\n" * (len(raw) % 2))
+    with pytest.raises(
+        DataError, match=r"characters, which begins with .* are delimiter and encoding right"
+    ) as e:
+        describe_file(address)
+    assert len(str(e.value)) < 400

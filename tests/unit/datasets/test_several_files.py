@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datasets.catalog import load
+from datasets.catalog import describe_file, load
 from datasets.errors import DataError
+from harness.api.describing import describe
 from harness.config.fields import DataSpec
 from harness.config.recorded import run_id
 from harness.core.registry import UserError
@@ -145,6 +146,25 @@ def test_a_column_that_one_file_has_empty_is_of_the_others_kind(hospitals):
     frame.assign(sex="").to_csv(hospitals / "c.csv", index=False)
     data = read({**section(hospitals), "missing": "fill"})
     assert data.features == ("Größe", "sex=(missing)", "sex=m", "sex=w")
+
+
+def test_columns_left_out_are_described_in_their_order(hospitals):
+    """Wien has three columns that the others lack; 20 of 60 rows hold a value."""
+    frame = pd.read_csv(hospitals / "c.csv")
+    frame.assign(ward="I", day="1.2.2024", note="x").to_csv(hospitals / "c.csv", index=False)
+    found = describe({**section(hospitals), "drop": ["note", "ward", "day"]})
+    left_out = [column for column in found.columns if column.role == "left out"]
+    assert [column.name for column in left_out] == ["note", "ward", "day"]
+    assert [(column.kind, column.missing) for column in left_out] == [
+        ("text", 40), ("text", 40), ("dates as text", 40)
+    ]  # fmt: skip
+
+
+def test_a_code_of_one_column_is_missing_there_alone(hospitals):
+    frame = pd.read_csv(hospitals / "c.csv")
+    frame.assign(age=99, smoker=["99", "yes", "no", "no"] * 5).to_csv(hospitals / "c.csv", index=False)
+    found = describe_file(f"csv:{hospitals / 'c.csv'}?label=ill&map.smoker.99=&missing=fill")
+    assert {column.name: column.missing for column in found.columns if column.missing} == {"smoker": 5}
 
 
 def test_paths_are_no_part_of_an_id_and_settings_are(hospitals):
