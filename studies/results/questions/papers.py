@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.report.verdict import HELD, NOT_SEEN, OPEN, REFUTED
 from studies.papers.claims import read_claims
-from studies.papers.observations import FILE, read_observations
+from studies.papers.tables import evidence
 from studies.papers.verdicts import Finding, judge
 from studies.results.boards import Boards
 from studies.results.figures import count
@@ -46,9 +46,9 @@ def page(boards: Boards) -> Page:
 
 def findings(boards: Boards, suite: str) -> list[Finding]:
     """Return the findings on the claims of a suite."""
-    folder = boards.reference / suite
-    evidence = read_observations(folder / FILE)
-    return [judge(claim, evidence) for claim in read_claims(folder).claims]
+    claims = read_claims(boards.reference / suite)
+    observations = evidence(claims)
+    return [judge(claim, observations) for claim in claims.claims]
 
 
 def draw(figure: Canvas, counts: dict[str, Counter[str]]) -> None:

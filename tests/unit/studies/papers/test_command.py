@@ -116,7 +116,7 @@ def test_markdown_has_a_row_and_a_line_for_every_claim(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| mine/one | A helps | > 0 (least: 0.01) | 0.1 | ")
     assert lines[2].endswith("| 5 % | held |")
-    assert lines[-1] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
+    assert lines[-1] == "</details>" and lines[-3] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
 
 
 def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
