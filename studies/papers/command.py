@@ -12,9 +12,12 @@ from harness.cli.console import log, out, print_rows
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.results import Results
+from harness.storage.files import write_text
 from studies.papers import pages, table
 from studies.papers.claims import FILE as CLAIMS
 from studies.papers.claims import PaperClaims, read_claims
+from studies.papers.curves import FILE as CURVES
+from studies.papers.curves import curves_csv, gather_curves
 from studies.papers.evidence import gather
 from studies.papers.observations import (
     FILE,
@@ -111,6 +114,8 @@ def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[
     if update:
         write_observations(path, gathered)
         log.print(f"wrote {path}", markup=False)
+        if claims.curves:
+            write_text(claims.folder / CURVES, curves_csv(gather_curves(claims, results)))
     elif not path.exists():
         log.print(f"{path} is missing; --update writes it", markup=False)
     elif count := count_differences(read_observations(path), gathered):

@@ -9,6 +9,7 @@ from harness.api import making
 from studies.__main__ import main
 from studies.papers import command
 from studies.papers.claims import read_claims
+from studies.papers.curves import read_curves
 from studies.papers.observations import Observation, read_observations, write_observations
 
 CLAIM = {
@@ -157,8 +158,16 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     (folder / "claims.csv").unlink()
     read = ["papers", str(folder), "--from", str(tmp_path / "out")]
     assert main(read) == 0 and "claims.csv is missing; --update writes it" in capsys.readouterr().err
+    lines = [{"panel": "all", "line": "ten steps", "of": {"algorithm.local_steps": 10}}]
+    content = yaml.safe_load((folder / "claims.yaml").read_text())
+    content["curves"] = {"measure": "stationarity", "at": {"algorithm": "local_sgda"}, "lines": lines}
+    (folder / "claims.yaml").write_text(yaml.safe_dump(content))
     assert main([*read, "--update"]) == 0
     assert main(["papers", str(folder)]) == 0 == main(read)
+    *_, last = read_curves(folder / "curves.csv")
+    assert (last.panel, last.line, last.round, last.seeds) == ("all", "ten steps", 2, 5)
+    assert last.oracle_calls == 2 * 2 * 10 * 2  # rounds, clients, steps, and a gradient by each variable
+    assert last.low < last.value < last.high
     path = folder / "claims.csv"
     text = path.read_text()
     lines = text.splitlines()
