@@ -46,7 +46,9 @@ OUTER_LOSS = {
     "Credit, 2:2:6": (("german", "sex", "sensitive"), {"fedbio": "0.01", "fedbioacc": "0.1"}),
 }
 NAMES = {"fedbio": "FedBiO", "fedbioacc": "FedBiOAcc (delta 0.1, c 1)"}
-GUIDE = -0.5  # slope of a norm whose square falls with one over the rounds
+#: Slopes of a norm whose square falls as one over what was spent, or the norm itself: text, slope, dashes.
+GUIDES = ((f"{MINUS}1/2", -0.5, ":"), (f"{MINUS}1", -1.0, "--"))
+NORMS = (0.02, 8.0)  # drawn; DREAM, whose batches are large, ends below
 
 
 class Judged(NamedTuple):
@@ -178,7 +180,7 @@ def _mean(values: Sequence[float]) -> Figure:
 
 
 def stationarity(figure: Canvas, points: Iterable[Point]) -> None:
-    """Draw the gradient norm by rounds and by oracle calls, on logarithmic scales, with a guide."""
+    """Draw the gradient norm by rounds and by oracle calls, on logarithmic scales, with guides."""
     panels: dict[str, dict[str, list[Point]]] = {}
     for point in points:
         panels.setdefault(point.panel, {}).setdefault(point.line, []).append(point)
@@ -186,29 +188,23 @@ def stationarity(figure: Canvas, points: Iterable[Point]) -> None:
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
         for ax, against in zip(axes, ("round", "oracle_calls"), strict=True):
             for number, (name, of_line) in enumerate(lines.items()):
-                style = appearance(number) | {"markevery": 8}
                 spent = [getattr(point, against) for point in of_line]
-                ax.plot(spent, [point.value for point in of_line], label=name, **style)
-                low, high = ([getattr(point, end) for point in of_line] for end in ("low", "high"))
-                ax.fill_between(spent, low, high, color=style["color"], alpha=0.12, linewidth=0)
-            _guide(ax)
+                means = [point.value for point in of_line]
+                ax.plot(spent, means, label=name, markevery=8, **appearance(number))
+            _guides(ax)
             ax.set_xscale("log")
             ax.set_yscale("log")
+            ax.set_ylim(*NORMS)
             ax.set_title(panel, loc="left")
             ax.set_xlabel({"round": "rounds", "oracle_calls": "oracle calls of all clients"}[against])
         axes[0].set_ylabel("gradient norm of Phi")
     legend(figure, list(grid.flat), grid.size)
 
 
-def _guide(ax: Axes) -> None:
-    """Draw a line of the guide's slope from the first point of the first line."""
+def _guides(ax: Axes) -> None:
+    """Draw a line of every guide's slope from the first point of the first line."""
     first = ax.lines[0].get_xydata()
-    (start, top), end = first[0], max(line.get_xdata()[-1] for line in ax.lines)
-    ax.plot(
-        [start, end],
-        [top, top * (end / start) ** GUIDE],
-        color="#999999",
-        linewidth=0.8,
-        linestyle=":",
-        label=f"slope {MINUS}1/2",
-    )
+    (start, top), end = first[0], max(each.get_xdata()[-1] for each in ax.lines)
+    for text, slope, dots in GUIDES:
+        heights = [top, top * (end / start) ** slope]
+        ax.plot([start, end], heights, color="#999999", linewidth=0.9, linestyle=dots, label=f"slope {text}")
