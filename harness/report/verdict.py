@@ -152,8 +152,8 @@ def _check(interval: tuple[float, float] | None, resolution: float) -> None:
 def verdict(hypothesis: Hypothesis, low: float, high: float, *, up: bool = False, down: bool = False) -> str:
     """Return what an interval decides.
 
-    With one bound, only an effect in the other direction that matters refutes: the interval lies beyond the bound by
-    more than `least`. A smaller one is not seen.
+    With one bound, only an effect in the other direction that matters refutes: the interval lies beyond the bound
+    by more than `least`. A smaller one is not seen.
 
     A run that did not reach a target counts with what it had spent. The mean of such values bounds the true mean
     from one side, and decides only what holds for every mean beyond it.

@@ -75,9 +75,9 @@ def _points(panel: str, line: str, measure: str, runs: Sequence[Run]) -> list[Po
             continue
         (sample,) = paired_statistics([[math.log(value) for value in values]])
         half = sample.half or 0.0
-        ends = (math.exp(sample.mean + shift) for shift in (0.0, -half, half))
+        mean, low, high = (math.exp(sample.mean + shift) for shift in (0.0, -half, half))
         calls = fmean(run.curve("oracle_calls")[number] for run in runs)
-        points.append(Point(panel, line, after, calls, *ends, len(runs)))
+        points.append(Point(panel, line, after, calls, mean, low, high, len(runs)))
     return points
 
 
@@ -98,5 +98,5 @@ def read_curves(path: Path) -> list[Point]:
 
 
 def _point(row: Mapping[str, str]) -> Point:
-    numbers = (float(row[name]) for name in ("oracle_calls", "value", "low", "high"))
-    return Point(row["panel"], row["line"], int(row["round"]), *numbers, int(row["seeds"]))
+    calls, mean, low, high = (float(row[name]) for name in ("oracle_calls", "value", "low", "high"))
+    return Point(row["panel"], row["line"], int(row["round"]), calls, mean, low, high, int(row["seeds"]))

@@ -187,11 +187,12 @@ def stationarity(figure: Canvas, points: Iterable[Point]) -> None:
     grid = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
         for ax, against in zip(axes, ("round", "oracle_calls"), strict=True):
+            spent = {name: [float(getattr(point, against)) for point in of] for name, of in lines.items()}
             for number, (name, of_line) in enumerate(lines.items()):
-                spent = [getattr(point, against) for point in of_line]
                 means = [point.value for point in of_line]
-                ax.plot(spent, means, label=name, markevery=8, **appearance(number))
-            _guides(ax)
+                ax.plot(spent[name], means, label=name, markevery=8, **appearance(number))
+            first = next(iter(lines))
+            _guides(ax, spent[first][0], max(each[-1] for each in spent.values()), lines[first][0].value)
             ax.set_xscale("log")
             ax.set_yscale("log")
             ax.set_ylim(*NORMS)
@@ -201,10 +202,8 @@ def stationarity(figure: Canvas, points: Iterable[Point]) -> None:
     legend(figure, list(grid.flat), grid.size)
 
 
-def _guides(ax: Axes) -> None:
-    """Draw a line of every guide's slope from the first point of the first line."""
-    first = ax.lines[0].get_xydata()
-    (start, top), end = first[0], max(each.get_xdata()[-1] for each in ax.lines)
+def _guides(ax: Axes, start: float, end: float, top: float) -> None:
+    """Draw a line of every guide's slope, from the first point of the first line."""
     for text, slope, dots in GUIDES:
         heights = [top, top * (end / start) ** slope]
         ax.plot([start, end], heights, color="#999999", linewidth=0.9, linestyle=dots, label=f"slope {text}")
