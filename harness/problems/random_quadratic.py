@@ -8,8 +8,8 @@ strongly concave in y for every h. The matrices deviate because local steps have
 affine map.
 
 h moves the smoothness of single clients too. With ``linear_heterogeneity`` g the matrices keep to h, and c_i and
-d_i are such that the gradients of the clients at the saddle have mean zero and root mean square length g. With g = 0
-all clients share the saddle, and no smoothness depends on g.
+d_i are such that the gradients of the clients at the saddle have mean zero and root mean square length g. With
+g = 0 all clients share the saddle, and no smoothness depends on g.
 
 With ``nonconvex`` m > 0 the average P is indefinite: it keeps its form on the range of B, and is -m on the
 directions that B' maps to zero, at least dx - dy of them. Then ``m sum_j x_j^4 / (1 + x_j^2)`` is added to every
