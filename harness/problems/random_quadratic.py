@@ -7,6 +7,10 @@ spectral norms of P_i and B_i and 1 for the lengths of c_i and d_i. All clients 
 strongly concave in y for every h. The matrices deviate because local steps have no bias if all clients share an
 affine map.
 
+h moves the smoothness of single clients too. With ``linear_heterogeneity`` g the matrices keep to h, and c_i and
+d_i are such that the gradients of the clients at the saddle have mean zero and root mean square length g. With
+g = 0 all clients share the saddle, and no smoothness depends on g.
+
 With ``nonconvex`` m > 0 the average P is indefinite: it keeps its form on the range of B, and is -m on the
 directions that B' maps to zero, at least dx - dy of them. Then ``m sum_j x_j^4 / (1 + x_j^2)`` is added to every
 client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x,
@@ -59,6 +63,9 @@ class Settings:
     nonconvex : float
         Curvature m of Phi at the origin, with the opposite sign, in the directions that B' maps to zero; 0: Phi is
         strongly convex.
+    linear_heterogeneity : float or None
+        Root mean square over clients of the lengths of their gradients by x and by y at the drawn saddle. It moves
+        c and d only. None: c and d deviate by ``heterogeneity``.
     """
 
     clients: int = 8
@@ -70,6 +77,7 @@ class Settings:
     seed: int | None = 0
     matrix_noise: float = 0.0
     nonconvex: float = 0.0
+    linear_heterogeneity: float | None = None
 
 
 @problem_type(
@@ -82,7 +90,9 @@ class Settings:
 )
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     s: Settings = setting.settings
-    check_settings("random_quadratic", s, nonnegative=("heterogeneity", "noise", "matrix_noise", "nonconvex"))
+    linear = () if s.linear_heterogeneity is None else ("linear_heterogeneity",)
+    nonnegative = ("heterogeneity", "noise", "matrix_noise", "nonconvex", *linear)
+    check_settings("random_quadratic", s, nonnegative)
     (dx, dy), seed = s.dims, setting.seed if s.seed is None else s.seed
     if s.nonconvex > 0 and dx <= dy:
         raise UserError(
@@ -103,8 +113,12 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     dp = normal(stream, s.clients, dx, dx)
     dp, db = deviations(dp + dp.mT, 0.5), deviations(normal(stream, s.clients, dx, dy), 0.5)
     dc, dd = (deviations(normal(stream, s.clients, size), 1.0) for size in (dx, dy))
-    h = s.heterogeneity
-    parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
+    h, g = s.heterogeneity, s.linear_heterogeneity
+    if g is None:
+        dc, dd = h * dc, h * dd
+    else:  # what the matrices add to the gradients at the saddle is taken off again
+        dc, dd = g * dc - h * (dp @ x + db @ y), g * dd - h * (db.mT @ x)
+    parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + dc, d + dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
 
     noise = s.noise * normal(rng.stream(seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)

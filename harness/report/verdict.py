@@ -22,7 +22,7 @@ class Hypothesis:
     low, high : float, optional
         The bounds; at least one.
     least : float
-        With one bound: the smallest distance from it that would matter.
+        With one bound: the smallest distance from it that would matter, on either side.
 
     Raises
     ------
@@ -152,6 +152,9 @@ def _check(interval: tuple[float, float] | None, resolution: float) -> None:
 def verdict(hypothesis: Hypothesis, low: float, high: float, *, up: bool = False, down: bool = False) -> str:
     """Return what an interval decides.
 
+    With one bound, only an effect in the other direction that matters refutes: the interval lies beyond the bound
+    by more than `least`. A smaller one is not seen.
+
     A run that did not reach a target counts with what it had spent. The mean of such values bounds the true mean
     from one side, and decides only what holds for every mean beyond it.
 
@@ -180,6 +183,6 @@ def verdict(hypothesis: Hypothesis, low: float, high: float, *, up: bool = False
         return OPEN if down else HELD
     if up:
         return OPEN
-    if high < hypothesis.low:
+    if high < hypothesis.low - hypothesis.least:
         return REFUTED
     return NOT_SEEN if high < hypothesis.low + hypothesis.least else OPEN

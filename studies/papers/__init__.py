@@ -1,1 +1,1 @@
-"""PaperClaims of papers, and whether recorded runs confirm them."""
+"""Claims of papers, and whether recorded runs confirm them."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +39,14 @@ from harness.report.data.tidy import NAMED
 from harness.report.verdict import VERDICTS, Hypothesis
 
 FILE = "claims.yaml"
-FIELDS = ("suite", "paper", "claims")
+FIELDS = ("suite", "paper", "claims", "curves")
 CLAIM_FIELDS = (
-    *("says", "where", "measure", "scale", "at", "of", "than", "along", "choose", "over"),
-    *("expect", "paper_value", "verdict", "reading"),
+    *("says", "where", "table", "measure", "scale", "at", "of", "than", "along", "choose", "over"),
+    *("expect", "paper_value", "verdict", "confounded", "reading"),
 )
 NEEDED = ("says", "measure", "of", "expect")
 QUESTION = (
+    "table",
     "measure",
     "at",
     "of",
@@ -119,8 +120,10 @@ class PaperClaim:
         The claim in words.
     where : str
         Its place in the paper; may be empty.
+    table : str
+        Name of a committed table beside ``claims.yaml`` whose rows are the evidence, by its columns; empty: runs.
     measure : Measure
-        What is read from every run.
+        What is read from every run, or the column that is read from every row.
     scale : {"linear", "log"}
         Whether values are compared as they are or by their logarithms.
     at : Mapping[str, Any]
@@ -141,6 +144,8 @@ class PaperClaim:
         The paper's value, as printed; may be empty.
     verdict : str
         The verdict written down; empty if there is none.
+    confounded : str
+        What else differs between the sides, so that no interval judges the claim; empty if nothing is known to.
     reading : str
         What it means, in a sentence or two.
     question : str
@@ -150,6 +155,7 @@ class PaperClaim:
     id: str
     says: str
     where: str
+    table: str
     measure: Measure
     scale: str
     at: Mapping[str, Any]
@@ -161,6 +167,7 @@ class PaperClaim:
     expected: str
     paper_value: str
     verdict: str
+    confounded: str
     reading: str
     question: str
 
@@ -173,11 +180,19 @@ class PaperClaim:
     def compared(self) -> str:
         """A sentence with the measure and the runs compared."""
         arms = {name: settings_text(where) for name, where in self.arms.items()}
-        text = f"{self.measure}: {arms['of']}"
+        text = f"{self.measure}{f' in {self.table}' if self.table else ''}: {arms['of']}"
         if "than" in arms:
             text += f" {'over' if self.ratio else 'minus'} {arms['than']}"
         text += f", slope over log({self.along})" if self.along else ""
         return text + (f", at {settings_text(self.at)}" if self.at else "")
+
+
+class Curve(NamedTuple):
+    """A line of a picture: its panel, its name, and the settings of its runs."""
+
+    panel: str
+    line: str
+    of: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -194,12 +209,21 @@ class PaperClaims:
         Address of the paper; may be empty.
     claims : tuple[PaperClaim, ...]
         In the order of the file.
+    curves : tuple[Curve, ...]
+        Lines of a picture.
+    curves_measure : str
+        What they show; empty without curves.
+    curves_at : Mapping[str, Any]
+        Settings of the runs of all of them.
     """
 
     folder: Path
     suite: str
     paper: str
     claims: tuple[PaperClaim, ...]
+    curves: tuple[Curve, ...] = ()
+    curves_measure: str = ""
+    curves_at: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_claims(folder: Path) -> PaperClaims:
@@ -220,7 +244,17 @@ def read_claims(folder: Path) -> PaperClaims:
     paper_claims = tuple(
         _claim(suite, name, content_of_claim, f"{path}: {name}") for name, content_of_claim in claims.items()
     )
-    return PaperClaims(folder, suite, str(content.get("paper") or ""), paper_claims)
+    paper = str(content.get("paper") or "")
+    if "curves" not in content:
+        return PaperClaims(folder, suite, paper, paper_claims)
+    at = f"{path}: curves"
+    section = _fields(at, content["curves"], ("measure", "at", "lines"))
+    lines = [_fields(f"{at}: lines", line, Curve._fields) for line in section["lines"]]
+    curves = tuple(
+        Curve(str(line["panel"]), str(line["line"]), _settings(f"{at}: of", line["of"])) for line in lines
+    )
+    shared = _settings(f"{at}: at", section.get("at", {}))
+    return PaperClaims(folder, suite, paper, paper_claims, curves, str(section["measure"]), shared)
 
 
 def settings_text(where: Mapping[str, Any]) -> str:
@@ -256,7 +290,9 @@ def _claim(suite: str, name: str, content: Any, at: str) -> PaperClaim:
         raise unknown(f"scale of {at}", scale, SCALES)
     if verdict not in ("", *VERDICTS):
         raise unknown(f"verdict of {at}", verdict, VERDICTS)
-    arms = {arm: _settings(f"{at}: {arm}", content[arm]) for arm in ("of", "than") if arm in content}
+    table = _table(at, content)
+    read = mapping if table else _settings
+    arms = {arm: dict(read(f"{at}: {arm}", content[arm])) for arm in ("of", "than") if arm in content}
     along, over = content.get("along"), content.get("over", "seed")
     for key, setting in (("along", along), ("over", over)):
         if setting is not None:
@@ -268,9 +304,10 @@ def _claim(suite: str, name: str, content: Any, at: str) -> PaperClaim:
         id=f"{suite}/{name}",
         says=str(content["says"]),
         where=str(content.get("where", "")),
+        table=table,
         measure=read_measure(f"{at}: measure", content["measure"]),
         scale=scale,
-        at=_settings(f"{at}: at", content.get("at", {})),
+        at=dict(read(f"{at}: at", content.get("at", {}))),
         arms=arms,
         along=along,
         choose=_choice(f"{at}: choose", content["choose"]) if "choose" in content else None,
@@ -279,9 +316,22 @@ def _claim(suite: str, name: str, content: Any, at: str) -> PaperClaim:
         expected=expected,
         paper_value=str(content.get("paper_value", "")),
         verdict=verdict,
+        confounded=" ".join(str(content.get("confounded", "")).split()),
         reading=" ".join(str(content.get("reading", "")).split()),
         question=digest([suite, {key: content[key] for key in QUESTION if key in content}]),
     )
+
+
+def _table(at: str, content: Mapping[str, Any]) -> str:
+    """Return the name of the table that a claim is about; empty if it is about runs."""
+    table = content.get("table", "")
+    if not table:
+        return ""
+    if not isinstance(table, str) or Path(table).name != table:
+        raise UserError(f"{at}: table: the name of a file beside {FILE}, given {shown(table)}")
+    if not isinstance(content["measure"], str) or "along" in content or "choose" in content:
+        raise UserError(f"{at}: a claim about a table measures one of its columns, without along and choose")
+    return table
 
 
 def read_measure(where: str, content: Any) -> Measure:

@@ -12,9 +12,12 @@ from harness.cli.console import log, out, print_rows
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.results import Results
-from studies.papers import table
+from harness.storage.files import write_text
+from studies.papers import pages, table
 from studies.papers.claims import FILE as CLAIMS
 from studies.papers.claims import PaperClaims, read_claims
+from studies.papers.curves import FILE as CURVES
+from studies.papers.curves import curves_csv, gather_curves
 from studies.papers.evidence import gather
 from studies.papers.observations import (
     FILE,
@@ -24,6 +27,7 @@ from studies.papers.observations import (
     stale,
     write_observations,
 )
+from studies.papers.tables import evidence, from_tables
 from studies.papers.verdicts import Finding, judge
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -46,6 +50,9 @@ def papers_options(to: argparse.ArgumentParser) -> None:
     )
     to.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
     to.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
+    to.add_argument(
+        "--pages", action="store_true", help="write tables and pictures of the pages in docs/papers"
+    )
     to.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -55,18 +62,24 @@ def papers_command(args: argparse.Namespace) -> int:
         raise UserError("--update: needs --from DIR, whose runs are the evidence")
     if args.json and args.markdown:
         raise UserError("--json, --markdown: one of them")
-    findings: list[Finding] = []
-    observations: list[Observation] = []
+    if args.pages and args.folders:
+        raise UserError("--pages: the pages rest on all claims of the checkout, name no folder")
+    judged: dict[str, pages.Judged] = {}
     wrong: list[str] = []
     for folder in _folders(args.folders):
         claims = read_claims(folder)
-        evidence = _evidence(claims, args.runs, args.update, wrong)
-        wrong += [f"stale evidence: {reason}" for reason in stale(claims, evidence)]
-        observations += evidence
-        ids = {observation.claim for observation in evidence}
-        findings += [judge(claim, evidence) for claim in claims.claims if claim.id in ids]
+        read = _evidence(claims, args.runs, args.update, wrong)
+        wrong += [f"stale evidence: {reason}" for reason in stale(claims, read)]
+        ids = {observation.claim for observation in read}
+        found = [judge(claim, read) for claim in claims.claims if claim.id in ids]
+        judged[folder.name] = pages.Judged(found, read)
+    findings = [finding for each in judged.values() for finding in each.findings]
     wrong += _differences(findings)
-    _show(findings, observations, args)
+    if args.pages:
+        pages.write(judged)
+    if not args.folders:
+        wrong += pages.misstated(judged)
+    _show(findings, [each for of in judged.values() for each in of.observations], args)
     for fault in wrong:
         log.print(fault, markup=False)
     return 1 if wrong else 0
@@ -95,16 +108,19 @@ def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[
     """Return the observations of the runs, or those written down, and note where these two differ."""
     path = claims.folder / FILE
     if runs is None:
-        return read_observations(path)
-    gathered = gather(claims, Results(results_folder(runs).some_records(claims.suite)))
+        return evidence(claims)
+    results = Results(results_folder(runs).some_records(claims.suite))
+    gathered = gather(claims, results)
     if update:
         write_observations(path, gathered)
         log.print(f"wrote {path}", markup=False)
+        if claims.curves:
+            write_text(claims.folder / CURVES, curves_csv(gather_curves(claims, results)))
     elif not path.exists():
         log.print(f"{path} is missing; --update writes it", markup=False)
     elif count := count_differences(read_observations(path), gathered):
         wrong.append(f"{path}: {counted(count, 'observation')} not as in {runs}; --update writes them")
-    return gathered
+    return [*gathered, *from_tables(claims)]
 
 
 def _differences(findings: Sequence[Finding]) -> list[str]:

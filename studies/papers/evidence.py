@@ -38,20 +38,34 @@ def gather(claims: PaperClaims, results: Results) -> list[Observation]:
         If a claim names a setting, a value or a measure that no run has, or if settings are left open that
         nothing chooses.
     """
-    runs = [Candidate(run, _settings_of(run)) for run in results.runs if run.record.id is not None]
-    runs = [candidate for candidate in runs if candidate.run.record.suite == claims.suite]
+    runs = _runs_of(claims.suite, results)
     if not runs:
         raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
     cells = [cell for cell in results.cells if cell.suite == claims.suite]
     observations = []
     for claim in claims.claims:
+        if claim.table:
+            continue
         found = [
             observation
             for arm, where in claim.arms.items()
-            for observation in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
+            for observation in _arm(claim, arm, _matching(claim.id, {**claim.at, **where}, runs))
         ]
         observations += found if claim.measure.how != "last" else _of_searches(claim, found, cells)
     return observations
+
+
+def runs_with(what: str, where: Mapping[str, Any], suite: str, results: Results) -> list[Run]:
+    """Return the runs of a suite with the given settings; raise UserError if there are none.
+
+    ``what`` says who asks.
+    """
+    return [candidate.run for candidate in _matching(what, where, _runs_of(suite, results))]
+
+
+def _runs_of(suite: str, results: Results) -> list[Candidate]:
+    runs = [run for run in results.runs if run.record.id is not None and run.record.suite == suite]
+    return [Candidate(run, _settings_of(run)) for run in runs]
 
 
 def _of_searches(
@@ -93,7 +107,7 @@ def _settings_of(run: Run) -> dict[str, Any]:
     return {**flat_spec(completed(record.spec, plugged(record))), "profile": record.profile}
 
 
-def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
+def _matching(what: str, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
     """Return the runs with the given settings; raise UserError if there are none."""
     remaining = list(runs)
     for name, wanted in where.items():
@@ -101,10 +115,10 @@ def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candid
         if not matching:
             names = {key for candidate in remaining for key in candidate.settings}
             if name not in names and wanted is not None:
-                raise unknown(f"setting of {claim.id}", name, names)
+                raise unknown(f"setting of {what}", name, names)
             values = sorted({str(candidate.settings.get(name, "none")) for candidate in remaining})
             raise UserError(
-                f"{claim.id}: no run has {settings_text({name: wanted})} among those with the settings before it; "
+                f"{what}: no run has {settings_text({name: wanted})} among those with the settings before it; "
                 f"there is {name} {', '.join(values)}"
             )
         remaining = matching

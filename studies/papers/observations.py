@@ -107,6 +107,8 @@ def stale(claims: PaperClaims, observations: Sequence[Observation]) -> list[str]
     """Return why observations are not evidence for the claims of today, one sentence for each reason."""
     reasons: list[str] = []
     for claim in claims.claims:
+        if claim.table:  # its rows have no versions
+            continue
         evidence = [observation for observation in observations if observation.claim == claim.id]
         if not evidence:
             reasons.append(f"{claim.id}: {FILE} has no observation of it")

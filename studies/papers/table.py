@@ -19,17 +19,21 @@ RIGHT = frozenset({"found", "95 % interval", "seeds", "detectable", "paper"})
 
 def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
     """Return a row of the table for every claim."""
-    return [_row(finding) for finding in findings]
+    return [row(finding) for finding in findings]
 
 
 def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -> str:
-    """Return the table as Markdown, with a line below for every claim: what was compared, and what it means."""
+    """Return the table as Markdown and, folded away, a line for every claim: what was compared, and its reading."""
     lines = [
         _line(COLUMNS),
         _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
-        *(_line([row[name].replace("|", "\\|") for name in COLUMNS]) for row in rows(findings)),
+        *(_line([cells[name].replace("|", "\\|") for name in COLUMNS]) for cells in rows(findings)),
+        "",
+        "<details><summary>What was compared, claim by claim</summary>",
         "",
         *(f"- `{finding.claim.id}`: {notes(finding, observations)}" for finding in findings),
+        "",
+        "</details>",
     ]
     return "\n".join(lines)
 
@@ -69,6 +73,8 @@ def notes(finding: Finding, observations: Sequence[Observation]) -> str:
     if finding.size:
         sentences.append(f"the effect {finding.size}")
     text = "; ".join(sentences) + "."
+    if claim.confounded:
+        text += f" No verdict: {claim.confounded}"
     return f"{text} {claim.reading}" if claim.reading else text
 
 
@@ -92,7 +98,8 @@ def as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _row(finding: Finding) -> dict[str, str]:
+def row(finding: Finding) -> dict[str, str]:
+    """Return the row of the table for a claim, by column."""
     claim = finding.claim
     ends = [_value(finding, end) for end in (finding.decision.low, finding.decision.high)]
     return {

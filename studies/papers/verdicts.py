@@ -68,8 +68,8 @@ def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
     Of tuned suites the interval is over searches and seeds where it is known, and no verdict of a difference rests
     on less than rows of one method under two names differ by.
 
-    Seeds that not all sides have, or that have no value, leave a claim open; see `harness.report.verdict.judge` for
-    what else does.
+    Seeds that not all sides have, or that have no value, leave a claim open, and so does a comparison that is known
+    to be confounded; see `harness.report.verdict.judge` for what else does.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def judge(claim: PaperClaim, observations: Sequence[Observation]) -> Finding:
         else 0.0,
     )
     failed, unpaired = len(complete) - len(counted), len(seeds) - len(complete)
-    if failed or unpaired:
+    if failed or unpaired or claim.confounded:
         decision = decision._replace(verdict=OPEN)
     bounds = sum(observation.bound for by_arm in complete for observation in by_arm.values())
     return Finding(claim, decision, failed, unpaired, bounds)

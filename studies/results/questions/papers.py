@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.report.verdict import HELD, NOT_SEEN, OPEN, REFUTED
 from studies.papers.claims import read_claims
-from studies.papers.observations import FILE, read_observations
+from studies.papers.tables import evidence
 from studies.papers.verdicts import Finding, judge
 from studies.results.boards import Boards
 from studies.results.figures import count
@@ -20,7 +20,7 @@ PAPERS = {
     "[FedReCo](../papers/fedreco.md)": ("fedreco",),
     "[FedBiO and FedBiOAcc](../papers/fedbio.md)": ("fedbio", "fedbio-rate"),
     "[FedSGDA+ and FedSGDA-M](../papers/fedsgda.md)": ("fedsgda-fair", "fedsgda-auroc", "fedsgda-theory"),
-    "[K-GT-Minimax](../papers/k-gt-minimax.md)": ("kgt-minimax",),
+    "[K-GT-Minimax](../papers/k-gt-minimax.md)": ("kgt-minimax", "kgt-heterogeneity"),
     "[LVFL](../papers/lvfl.md)": ("lvfl",),
 }
 VERDICTS = {HELD: "#333333", NOT_SEEN: "#999999", REFUTED: "white", OPEN: "#dddddd"}
@@ -46,9 +46,9 @@ def page(boards: Boards) -> Page:
 
 def findings(boards: Boards, suite: str) -> list[Finding]:
     """Return the findings on the claims of a suite."""
-    folder = boards.reference / suite
-    evidence = read_observations(folder / FILE)
-    return [judge(claim, evidence) for claim in read_claims(folder).claims]
+    claims = read_claims(boards.reference / suite)
+    observations = evidence(claims)
+    return [judge(claim, observations) for claim in claims.claims]
 
 
 def draw(figure: Canvas, counts: dict[str, Counter[str]]) -> None:

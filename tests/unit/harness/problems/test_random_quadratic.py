@@ -57,6 +57,22 @@ def test_deviations_grow_in_proportion_to_the_knob():
         torch.testing.assert_close((two[name] - alike[name])[:, 0], 2 * away, atol=1e-12, rtol=0)
 
 
+def test_linear_heterogeneity_moves_gradients_and_no_smoothness():
+    """At the saddle the lengths of the clients' gradients by x and by y have the root mean square given; with 0 all
+    clients share the saddle. The matrices, whose norms are the smoothness of a client, do not move.
+    """
+    for given in (0.0, 1.0, 4.0):
+        _, federation = built(heterogeneity=2.0, linear_heterogeneity=given)
+        k = {name: value[:, 0] for name, value in coefficients(federation).items()}
+        usual = coefficients(built(heterogeneity=2.0)[1])
+        assert all(bool((k[name] == usual[name][:, 0]).all()) for name in ("P", "B", "Q"))
+        z = saddle(federation)
+        assert close(z, saddle(built(heterogeneity=0.0)[1]), 1e-10)
+        x, y = z[:3], z[3:]
+        for slope in (k["P"] @ x + k["B"] @ y + k["c"], k["B"].mT @ x - k["Q"] @ y + k["d"]):
+            assert float(slope.norm(dim=1).square().mean().sqrt()) == pytest.approx(given, abs=1e-10)
+
+
 def test_eigenvalues_span_the_condition_number():
     """4.0 with three and two of them: 1, 1/2, 1/4 and 1, 1/4; the largest singular value of B is 1."""
     k = coefficients(built(heterogeneity=0.0)[1])

@@ -52,10 +52,12 @@ def test_within_has_no_detectable_distance():
         ([1.0, 1.1, 1.2, 0.9, 1.0], ABOVE, "held"),
         ([-1.0, -1.1, -1.2, -0.9, -1.0], ABOVE, "refuted"),
         ([-0.1, 0.1, 0.05, -0.05, 0.0], ABOVE, "not seen"),
+        ([-0.2, -0.3, -0.25, -0.2, -0.3], ABOVE, "not seen"),  # on the other side, by less than would matter
         ([-1.0, 1.0, 0.5, -0.5, 0.0], ABOVE, "cannot be judged"),
         ([-1.0, -1.1, -1.2, -0.9, -1.0], BELOW, "held"),
         ([1.0, 1.1, 1.2, 0.9, 1.0], BELOW, "refuted"),
         ([-0.1, 0.1, 0.05, -0.05, 0.0], BELOW, "not seen"),
+        ([0.2, 0.3, 0.25, 0.2, 0.3], BELOW, "not seen"),
         ([-1.0, 1.0, 0.5, -0.5, 0.0], BELOW, "cannot be judged"),
         ([1.0, 1.1, 1.2, 0.9, 1.0], Hypothesis(0, 2), "held"),
         ([1.0, 1.1, 1.2, 0.9, 1.0], Hypothesis(2, 3), "refuted"),

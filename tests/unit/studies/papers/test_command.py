@@ -9,6 +9,7 @@ from harness.api import making
 from studies.__main__ import main
 from studies.papers import command
 from studies.papers.claims import read_claims
+from studies.papers.curves import read_curves
 from studies.papers.observations import Observation, read_observations, write_observations
 
 CLAIM = {
@@ -116,7 +117,7 @@ def test_markdown_has_a_row_and_a_line_for_every_claim(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| mine/one | A helps | > 0 (least: 0.01) | 0.1 | ")
     assert lines[2].endswith("| 5 % | held |")
-    assert lines[-1] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
+    assert lines[-1] == "</details>" and lines[-3] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
 
 
 def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
@@ -157,8 +158,16 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     (folder / "claims.csv").unlink()
     read = ["papers", str(folder), "--from", str(tmp_path / "out")]
     assert main(read) == 0 and "claims.csv is missing; --update writes it" in capsys.readouterr().err
+    lines = [{"panel": "all", "line": "ten steps", "of": {"algorithm.local_steps": 10}}]
+    content = yaml.safe_load((folder / "claims.yaml").read_text())
+    content["curves"] = {"measure": "stationarity", "at": {"algorithm": "local_sgda"}, "lines": lines}
+    (folder / "claims.yaml").write_text(yaml.safe_dump(content))
     assert main([*read, "--update"]) == 0
     assert main(["papers", str(folder)]) == 0 == main(read)
+    *_, last = read_curves(folder / "curves.csv")
+    assert (last.panel, last.line, last.round, last.seeds) == ("all", "ten steps", 2, 5)
+    assert last.oracle_calls == 2 * 2 * 10 * 2  # rounds, clients, steps, and a gradient by each variable
+    assert last.low < last.value < last.high
     path = folder / "claims.csv"
     text = path.read_text()
     lines = text.splitlines()
