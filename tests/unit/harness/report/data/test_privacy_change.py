@@ -30,7 +30,7 @@ def test_a_private_row_is_compared_with_itself_without_privacy_seed_by_seed():
 
 
 def test_every_seed_counts_and_common_ones_are_paired():
-    """A private row is less certain and has further seeds; its change is that of the means which the table shows."""
+    """A private row has further seeds; its change is that of the means which the table shows."""
     few, many = [20 * off for off in JITTER], [20 * off for off in JITTER] + [-0.05] * 20
     rows = changes(
         at(None, 0.8, jitter=few, finalists=()),
