@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +23,12 @@ from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_shape, check_size, content
 from datasets.numerals import MICROSECONDS, MISSING_MARKS, mark_missing, read_texts, values_of
+from datasets.shards import TEST, Shard, joint_digest
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 USUAL = Reading()
 PART = re.compile(r"(.*?)(\d+)-of-(\d{1,6})(?:[-_.].*)?")
 SPLIT = re.compile(r"(?:.*-)?(train|validation|test)(?:-\d+-of-\d+)?")
-
-
-class Shard(NamedTuple):
-    """A file of a table, and the split that its name or folder says; empty if none."""
-
-    path: Path
-    split: str
 
 
 def read_parquet(path: Path, reading: Reading) -> Content:
@@ -88,11 +82,13 @@ def _read(path: Path, patterns: tuple[str, ...], reading: Reading) -> Content:
         for name, place in places.items()
     }
     splits = np.repeat([shard.split for shard in shards], [part.num_rows for part in parts])
-    test = splits == "test"
+    test = splits == TEST
     return Content(
         columns,
         table.num_rows,
-        _digest(shards, raw),
+        joint_digest(
+            (shard.split, hashlib.sha256(each).hexdigest()) for shard, each in zip(shards, raw, strict=True)
+        ),
         test if 0 < test.sum() < len(test) else None,
         typed=True,
     )
@@ -189,15 +185,6 @@ def _table(path: Path, raw: bytes, patterns: tuple[str, ...], before: int) -> An
         check_shape(path, before, batch.num_columns)
         check_size(path, sum(each.nbytes for each in batches))
     return pa.Table.from_batches(batches, schema=reader.schema)
-
-
-def _digest(shards: list[Shard], raw: list[bytes]) -> str:
-    """Return the digest of one file, or of the digests and splits of several."""
-    digests = [hashlib.sha256(content).hexdigest() for content in raw]
-    if len(digests) == 1:
-        return digests[0]
-    lines = [f"{shard.split} {digest}\n" for shard, digest in zip(shards, digests, strict=True)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
