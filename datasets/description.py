@@ -328,9 +328,7 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
     facts: dict[str, dict[str, int]] = {}
     if dataset.classes:
         counts = np.bincount(dataset.y.numpy(), minlength=len(dataset.classes)).tolist()
-        facts["classes"] = {
-            name: count for name, count in zip(dataset.classes, counts, strict=True) if count
-        }
+        facts["classes"] = {name: count for name, count in zip(dataset.classes, counts, strict=True) if count}
     if dataset.group is not None:
         counts = np.bincount(dataset.group.numpy(), minlength=len(dataset.groups)).tolist()
         facts["groups"] = dict(zip(dataset.groups, counts, strict=True))

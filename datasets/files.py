@@ -116,6 +116,10 @@ class Roles:
             return column in (self.label, self.input, *self.roles_beside_label)
         return column not in as_list(self.drop)
 
+    def leaves_out(self, column: str) -> bool:
+        """Whether a column is not used although nobody has dropped it."""
+        return not self.uses(column) and column not in as_list(self.drop)
+
     def label_in(self, path: Path, content: Content) -> str:
         """Return the column of the label, after checking that all named columns exist and fit their roles."""
         columns, dropped = content.columns, as_list(self.drop)
@@ -130,8 +134,8 @@ class Roles:
         beside = {*self.roles_beside_label, *filter(None, [self.input])}
         if self.label in beside or {self.label, *beside} & set(dropped):
             raise DataError(
-                f"{path}: the label cannot be sensitive, the client, the user or the input, and none of them can "
-                "be dropped"
+                f"{path}: the label cannot be sensitive, the client or the user, nor the input, and none of them "
+                "can be dropped"
             )
         return self.label
 
@@ -169,6 +173,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
     label = roles.label_in(path, content)
+    if roles.input and (unused := [name for name in content.columns if roles.leaves_out(name)]):
+        warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
     role_columns, texts = {label, *roles.roles_beside_label, roles.input}, as_list(roles.text)

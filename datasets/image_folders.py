@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import logging
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datasets.arrays import Arrays
-from datasets.cache import SourceError, cache_dir, is_trusted, store_bytes
+from datasets.decoding import decoded
 from datasets.encoding import Content, complete
 from datasets.errors import DataError
 from datasets.formats import Reading
-from datasets.limits import check_size, check_values, content
+from datasets.limits import check_size, content
 from datasets.shards import TEST, split_folders
-
-log = logging.getLogger(__name__)
 
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-GRAY = {"1", "L", "LA"}  # modes of Pillow with 8 bits or fewer
-COLOR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}  # others have more bits
 INPUT, LABEL, CLIENT = "image", "class", "client"
 
 
@@ -64,15 +56,12 @@ def read_folders(path: Path, _: Reading) -> Content:
         except OSError as error:
             raise DataError(f"{picture.path} cannot be read: {error.strerror or error}") from error
         hasher.update(f"{picture.name} {hashlib.sha256(raw[-1]).hexdigest()}\n".encode())
-    digest = hasher.hexdigest()
     test = np.array([picture.split for picture in pictures]) == TEST
 
     @cache
-    def decoded() -> Arrays:
-        pixels = _cached(
-            digest, [(str(picture.path), one) for picture, one in zip(pictures, raw, strict=True)]
-        )
-        return Arrays("images", pixels, "a folder of images")
+    def images() -> Arrays:
+        named = [(str(picture.path), one) for picture, one in zip(pictures, raw, strict=True)]
+        return Arrays("images", decoded(named), "a folder of images")
 
     return Content(
         {
@@ -80,10 +69,10 @@ def read_folders(path: Path, _: Reading) -> Content:
             LABEL: complete([picture.label for picture in pictures]),
         },
         len(pictures),
-        digest,
+        hasher.hexdigest(),
         test if test.any() else None,
         typed=True,
-        arrays={INPUT: decoded},
+        arrays={INPUT: images},
         usual={"label": LABEL, "client": CLIENT},
     )
 
@@ -116,79 +105,3 @@ def _pictures(path: Path) -> list[Picture]:
 
 def _folders(path: Path) -> list[Path]:
     return sorted(inside for inside in path.iterdir() if inside.is_dir() and not inside.name.startswith("."))
-
-
-def _cached(digest: str, raw: Sequence[tuple[str, bytes]]) -> NDArray[np.uint8]:
-    """Return decoded images from the cache, or decode and keep them."""
-    folder = cache_dir("images")
-    target = folder / f"{digest}-{VERSION}.npy"
-    if target.exists() and is_trusted(folder):
-        try:
-            kept: NDArray[np.uint8] = np.load(target, allow_pickle=False)
-            return kept
-        except (OSError, ValueError) as error:
-            log.warning("%s cannot be read (%s); the images are decoded again", target, error)
-    pixels = decode(raw)
-    buffer = io.BytesIO()
-    np.save(buffer, pixels, allow_pickle=False)
-    try:
-        store_bytes(target, buffer.getvalue(), hashlib.sha256(buffer.getbuffer()).hexdigest())
-    except SourceError as error:  # the images are there, and will be decoded again the next time
-        log.warning("%s", error)
-    return pixels
-
-
-def decode(raw: Sequence[tuple[str, bytes]]) -> NDArray[np.uint8]:
-    """Decode images of one size.
-
-    Parameters
-    ----------
-    raw : sequence of (str, bytes)
-        What each is called in messages, and its bytes.
-
-    Returns
-    -------
-    ndarray
-        ``(n, channels, height, width)``; one channel if no image has color.
-
-    Raises
-    ------
-    DataError
-        If one is no image, or has another size than the first.
-    """
-    from PIL import Image  # slow to import; most data sets do without it
-
-    color = any(_opened(where, one).mode not in GRAY for where, one in raw)
-    pixels: NDArray[np.uint8] | None = None
-    for place, (where, one) in enumerate(raw):
-        image = _opened(where, one)
-        width, height = image.size
-        if pixels is None:
-            shape = (3 if color else 1, height, width)
-            check_values("the images", len(raw) * int(np.prod(shape)))
-            pixels = np.empty((len(raw), *shape), np.uint8)
-        if (height, width) != pixels.shape[2:]:
-            first_height, first_width = pixels.shape[2:]
-            raise DataError(
-                f"{where} has {width} x {height} pixels, and {raw[0][0]} has {first_width} x {first_height}; "
-                "make all images of one size"
-            )
-        try:
-            plain = np.asarray(image.convert("RGB" if color else "L"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{where} cannot be read as an image: {error}") from error
-        pixels[place] = plain.transpose(2, 0, 1) if color else plain
-    assert pixels is not None
-    return pixels
-
-
-def _opened(where: str, raw: bytes) -> Any:
-    from PIL import Image, UnidentifiedImageError  # slow to import; most data sets do without it
-
-    try:
-        image = Image.open(io.BytesIO(raw))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{where} is no image that can be read: {error}") from error
-    if image.mode not in GRAY | COLOR:
-        raise DataError(f"{where} has more than 8 bits a channel (mode {image.mode}); save it with 8")
-    return image

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from datasets.arrays import Arrays, arrays_of
 from datasets.cache import sha256
+from datasets.decoding import decoded
 from datasets.encoding import Cells, Content, Kind, complete, number_cells
 from datasets.errors import DataError, nearest
 from datasets.examples import parse_example
 from datasets.formats import Reading
-from datasets.image_folders import decode
 from datasets.limits import check_regular, check_values
 from datasets.shakespeare import CONTEXT
 from datasets.shards import TEST, TRAIN, Shard, joint_digest
@@ -262,7 +262,7 @@ def _joined(path: Path, name: str, parts: Sequence[Part]) -> Cells | Callable[[]
     if texts and all(text.startswith(PICTURES) for text in texts):
         owners = [part.client for part in parts for _ in part.features[name]]
         named = [(f"{what} of the client {owner!r}", text) for owner, text in zip(owners, texts, strict=True)]
-        return cache(lambda: Arrays("images", decode(named), "encoded images"))
+        return cache(lambda: Arrays("images", decoded(named), "encoded images"))
     if texts:
         return Cells(
             np.array([text.decode(errors="replace") for text in texts], object), np.zeros(len(texts), bool)

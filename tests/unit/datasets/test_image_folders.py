@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import image_folders
+from datasets import decoding
 from datasets.catalog import describe_file, load
 from datasets.errors import DataError
 from tests.support.runs import clients_of_a_run
@@ -50,7 +50,7 @@ def test_images_are_decoded_once(hospitals, monkeypatch, cache):
     first = load(f"images:{hospitals}?positive=ill")
     (kept,) = (cache / "images").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(image_folders, "decode", None)
+        patch.setattr(decoding, "decode", None)
         assert (load(f"images:{hospitals}?positive=ill").x == first.x).all()
     kept.write_bytes(b"no array")
     assert (load(f"images:{hospitals}?positive=ill").x == first.x).all()
