@@ -183,7 +183,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
-    warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
+    if not roles.input:  # whose labels are known to be classes
+        warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
     for name in roles.roles_beside_label:
         if not table[name].numeric:
             warn_of_similar(path, name, set(table[name].values.tolist()))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.arrays import Arrays, arrays_of
-from datasets.encoding import Cells, Content, Kind, complete, number_cells
+from datasets.encoding import LARGEST, Cells, Content, Kind, complete, number_cells
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_values, content
@@ -31,10 +31,10 @@ KEYS = ("users", "user_data")
 
 
 class Part(NamedTuple):
-    """Samples of one user in one file: an array of numbers, or texts; and their labels."""
+    """Samples of one user in one file: an array of numbers, or texts or lists of texts; and their labels."""
 
     where: str
-    x: NDArray[Any] | list[str]
+    x: NDArray[Any] | list[Any]
     y: list[Any]
 
 
@@ -156,7 +156,7 @@ def _packed(entry: dict[str, Any]) -> dict[str, Any]:
     if LABEL in entry and isinstance(x, list) and x and isinstance(x[0], list) and not _spelled(x[0]):
         try:
             entry[INPUT] = np.array(x, np.float32)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return entry
     return entry
 
@@ -177,13 +177,12 @@ def _part(where: str, entry: Any) -> Part:
         raise DataError(f"{where} has {len(x)} samples in x and {len(y)} labels in y")
     if isinstance(x, np.ndarray) or not x:
         return Part(where, x, y)
-    if all(isinstance(one, int | float) for one in x):  # one number a sample
+    if all(isinstance(one, int | float) and abs(one) < LARGEST for one in x):  # one number a sample
         return Part(where, np.array(x, np.float32)[:, None], y)
     if _spelled(x):
         return Part(where, x, y)
     if all(isinstance(one, list) and _spelled(one) for one in x):
-        length, place = TWEET
-        return Part(where, [one[place] if len(one) == length else " ".join(one) for one in x], y)
+        return Part(where, x, y)
     lengths = [len(one) if isinstance(one, list) else None for one in x]
     if None not in lengths and len({*lengths}) > 1:
         odd = next(place for place, length in enumerate(lengths) if length != lengths[0])
@@ -206,7 +205,13 @@ def _joined(path: Path, parts: list[Part], labels: list[Any]) -> Arrays | list[s
             )
     if isinstance(first.x, np.ndarray):
         return arrays_of(f"{path}: x", np.concatenate([part.x for part in parts]))
-    texts = [text for part in parts for text in part.x]
+    samples = [sample for part in parts for sample in part.x]
+    length, place = TWEET
+    tweets = all(isinstance(sample, list) and len(sample) == length for sample in samples)
+    texts = [
+        sample if isinstance(sample, str) else sample[place] if tweets else " ".join(sample)
+        for sample in samples
+    ]
     [(length, times)] = Counter(map(len, texts)).most_common(1)
     if not (_spelled(labels) and all(len(label) == 1 for label in labels)) or 2 * times <= len(texts):
         return texts
@@ -235,6 +240,8 @@ def _labels(path: Path, labels: Sequence[Any]) -> Callable[[Kind], Cells]:
     for label in labels:
         if not isinstance(label, str | int | float):
             raise DataError(f"{path}: y holds {type(label).__name__}; a class or a number a sample is needed")
+        if not isinstance(label, str) and abs(label) > LARGEST:
+            raise DataError(f"{path}: y holds an infinite number, or one above {LARGEST:.2g}")
     if any(isinstance(label, str) for label in labels):
         return complete([label if isinstance(label, str) else f"{label:.15g}" for label in labels])
     values = np.array(labels, np.float64)

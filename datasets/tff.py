@@ -168,8 +168,7 @@ def _of_hdf5(path: Path, split: str) -> Iterator[Part]:
                 for name, data in sorted(group.items()):
                     if not isinstance(data, h5py.Dataset) or not data.ndim:
                         raise DataError(f"{where}: {name!r} is no array with a row for each sample")
-                    read = data[()]
-                    features[name] = [*map(bytes, read.reshape(-1))] if read.dtype.kind in "OS" else read
+                    features[name] = _read(where, name, data[()])
                     values += data.size
                 lengths = {name: len(feature) for name, feature in features.items()}
                 if len({*lengths.values()}) > 1:
@@ -179,6 +178,16 @@ def _of_hdf5(path: Path, split: str) -> Iterator[Part]:
                 yield Part(split, client, features)
     except (OSError, RuntimeError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}") from error
+
+
+def _read(where: str, name: str, values: NDArray[Any]) -> Feature:
+    """Return an array of numbers, or of texts as a list."""
+    if values.dtype.kind in "biuf":
+        return values
+    texts = values.reshape(-1).tolist()
+    if len(texts) != len(values) or not all(isinstance(text, bytes) for text in texts):
+        raise DataError(f"{where}: {name!r} holds {values.dtype}; numbers, or one text a sample, are read")
+    return texts
 
 
 def _of_sqlite(path: Path, of_file: str, chosen: str | None) -> Iterator[Part]:

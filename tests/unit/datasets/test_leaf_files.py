@@ -95,6 +95,12 @@ def test_words_of_tweets_are_counted_and_kept(tmp_path):
     assert data.columns["x"][0] == "I hate it" and data.classes == ("0", "1")
 
 
+def test_lists_of_words_are_texts_and_only_tweets_have_five_fields(tmp_path):
+    """A list of five words is one text where others have other lengths."""
+    users = {"ann": {"x": [["a"] * 5, ["a"] * 5], "y": [0, 1]}, "bob": {"x": [["b"] * 3], "y": [0]}}
+    assert load(f"leaf:{written(tmp_path / 'a.json', users)}").x.sum(1).tolist() == [5, 5, 3]
+
+
 def test_folders_train_and_test_are_official_splits(tmp_path):
     written(tmp_path / "train" / "a.json", digits(3))
     written(tmp_path / "train" / "b.json", {"g": digits(4)["f0"]})
@@ -150,6 +156,7 @@ def test_a_description_names_what_users_have(tmp_path):
             lambda users: users["f1"].update(y=[[1], [0]]),
             "a.json: y holds list; a class or a number a sample",
         ),
+        (lambda users: users["f1"].update(y=[10**400, 0]), "a.json: y holds an infinite number"),
     ],
 )
 def test_users_that_do_not_fit_are_refused_by_name(tmp_path, change, said):

@@ -262,6 +262,7 @@ def test_texts_of_hdf5_are_cut_into_pieces(tmp_path):
             "samples",
             "has no group 'examples', which TFF's files have; it has samples",
         ),
+        ({"a": {"x": [[b"a", b"b"]]}}, "examples", "'x' holds .*; numbers, or one text a sample, are read"),
         ({"a": {"x": 1.0}}, "examples", "the client 'a': 'x' is no array with a row for each sample"),
         (
             {"a": {"x": [[1.0, np.nan], [0, 0]], "label": [0, 1]}},
