@@ -28,6 +28,7 @@ VERSION = 1  # in the identity of runs; raise it when the same file gives other 
 INPUT, LABEL, CLIENT = "x", "y", "client"
 TWEET = (5, 4)  # a sample of Sent140 has five texts, of which the last is what is said
 KEYS = ("users", "user_data")
+IMAGES = (".jpg", ".jpeg", ".png")  # what CelebA's samples name
 
 
 class Part(NamedTuple):
@@ -212,6 +213,11 @@ def _joined(path: Path, parts: list[Part], labels: list[Any]) -> Arrays | list[s
         sample if isinstance(sample, str) else sample[place] if tweets else " ".join(sample)
         for sample in samples
     ]
+    if all(text.lower().endswith(IMAGES) for text in texts):
+        raise DataError(
+            f"{parts[0].where} names image files, such as {texts[0]!r}, which are not in the file; put them into a "
+            "folder for each client and class, and give images:FOLDER"
+        )
     [(length, times)] = Counter(map(len, texts)).most_common(1)
     if not (_spelled(labels) and all(len(label) == 1 for label in labels)) or 2 * times <= len(texts):
         return texts

@@ -156,6 +156,10 @@ def test_a_description_names_what_users_have(tmp_path):
             lambda users: users["f1"].update(y=[[1], [0]]),
             "a.json: y holds list; a class or a number a sample",
         ),
+        (
+            lambda users: [user.update(x=["1.jpg", "2.jpg"]) for user in users.values()],
+            r"'f0' names image files, such as '1\.jpg', which are not in the file; .* give images:FOLDER",
+        ),
         (lambda users: users["f1"].update(y=[10**400, 0]), "a.json: y holds an infinite number"),
     ],
 )
