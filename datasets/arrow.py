@@ -1,7 +1,8 @@
 """Columns of Parquet and Arrow files, of Feather files, and of folders of them as Hugging Face's `datasets` writes.
 
 The types in the file decide: integers, floats and decimals are numbers; text, dictionaries, booleans and Hugging
-Face's class labels are categories; dates and times are numbers, the days since 1970 (UTC).
+Face's class labels are categories; dates and times are numbers, the days since 1970 (UTC); lists of numbers are
+vectors or images, and so are images as `datasets` writes them, structures with ``bytes``.
 """
 
 from __future__ import annotations
@@ -10,31 +11,27 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.arrays import Arrays, arrays_of
 from datasets.dataset import Column
+from datasets.decoding import decoded
 from datasets.encoding import Cells, Content, Kind, column_places, number_cells
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_shape, check_size, content
 from datasets.numerals import MICROSECONDS, MISSING_MARKS, mark_missing, read_texts, values_of
+from datasets.shards import TEST, Shard, joint_digest
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 USUAL = Reading()
 PART = re.compile(r"(.*?)(\d+)-of-(\d{1,6})(?:[-_.].*)?")
 SPLIT = re.compile(r"(?:.*-)?(train|validation|test)(?:-\d+-of-\d+)?")
-
-
-class Shard(NamedTuple):
-    """A file of a table, and the split that its name or folder says; empty if none."""
-
-    path: Path
-    split: str
 
 
 def read_parquet(path: Path, reading: Reading) -> Content:
@@ -81,20 +78,24 @@ def _read(path: Path, patterns: tuple[str, ...], reading: Reading) -> Content:
         path, table.column_names, lambda place: table.column(place).null_count == table.num_rows
     )
     labels = _class_labels(table.schema.metadata or {})
-    columns = {
-        name: partial(
-            _cells, f"{path}: the column {name!r}", name, table.column(place), labels.get(name), reading
-        )
-        for name, place in places.items()
-    }
+    columns, arrays = {}, {}
+    for name, place in places.items():
+        column, what = table.column(place), f"{path}: the column {name!r}"
+        if pa.types.is_nested(_plain_type(column)) or pa.types.is_binary(_plain_type(column)):
+            arrays[name] = cache(partial(_arrays, what, name, column))
+        else:
+            columns[name] = partial(_cells, what, name, column, labels.get(name), reading)
     splits = np.repeat([shard.split for shard in shards], [part.num_rows for part in parts])
-    test = splits == "test"
+    test = splits == TEST
     return Content(
         columns,
         table.num_rows,
-        _digest(shards, raw),
+        joint_digest(
+            (shard.split, hashlib.sha256(each).hexdigest()) for shard, each in zip(shards, raw, strict=True)
+        ),
         test if 0 < test.sum() < len(test) else None,
         typed=True,
+        arrays=arrays,
     )
 
 
@@ -191,15 +192,6 @@ def _table(path: Path, raw: bytes, patterns: tuple[str, ...], before: int) -> An
     return pa.Table.from_batches(batches, schema=reader.schema)
 
 
-def _digest(shards: list[Shard], raw: list[bytes]) -> str:
-    """Return the digest of one file, or of the digests and splits of several."""
-    digests = [hashlib.sha256(content).hexdigest() for content in raw]
-    if len(digests) == 1:
-        return digests[0]
-    lines = [f"{shard.split} {digest}\n" for shard, digest in zip(shards, digests, strict=True)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 def _class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return column to names of its numbers, which Hugging Face's `datasets` keeps in the schema."""
     try:
@@ -220,8 +212,7 @@ def _cells(
     import pyarrow as pa
 
     kinds = pa.types
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    column = _stored(column)
     coded = kinds.is_dictionary(column.type)
     category = expected == "text" or coded or kinds.is_boolean(column.type)
     if coded:
@@ -254,6 +245,73 @@ def _cells(
     numeric = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
     numeric = np.where(missing, np.nan, numeric / MICROSECONDS if timed else numeric)
     return mark_missing(number_cells(what, numeric, missing), reading)
+
+
+def _plain_type(column: Any) -> Any:
+    """Return the type of a column, of an extension that of what is stored."""
+    return getattr(column.type, "storage_type", column.type)
+
+
+def _stored(column: Any) -> Any:
+    """Return a column without its extension type."""
+    import pyarrow as pa
+
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _arrays(what: str, name: str, column: Any) -> Arrays:
+    """Return a column of lists of numbers, or of encoded images.
+
+    Raises
+    ------
+    DataError
+        If it holds something else, one is missing, or they differ in size.
+    """
+    import pyarrow as pa
+
+    column, kinds = _stored(column), pa.types
+    advice = f"leave it out with drop={name}"
+    if kinds.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        column = pa.chunked_array(
+            [chunk.field("bytes") for chunk in column.chunks], column.type.field("bytes").type
+        )
+    if column.null_count:
+        raise DataError(
+            f"{what} has nothing in {column.null_count} rows; take them out of the file, or {advice}"
+        )
+    if kinds.is_binary(column.type) or kinds.is_large_binary(column.type):
+        raw = [(f"row {row + 1}", value) for row, value in enumerate(column.to_pylist())]
+        try:
+            return Arrays("images", decoded(raw), "encoded images")
+        except DataError as error:
+            raise DataError(f"{what} holds binary: {error}; else {advice}") from error
+    parts: list[NDArray[Any]] = []
+    for chunk in filter(len, column.chunks):
+        shape = [len(chunk)]
+        while (
+            kinds.is_list(chunk.type)
+            or kinds.is_large_list(chunk.type)
+            or kinds.is_fixed_size_list(chunk.type)
+        ):
+            lengths = chunk.value_lengths().unique().drop_null().to_pylist()
+            if chunk.null_count or len(lengths) != 1:
+                raise DataError(
+                    f"{what} holds lists of different lengths ({', '.join(map(str, lengths[:5]))}); {advice}"
+                )
+            shape.append(lengths[0])
+            chunk = chunk.flatten()
+        if not (kinds.is_integer(chunk.type) or kinds.is_floating(chunk.type)) or chunk.null_count:
+            raise DataError(
+                f"{what} holds {column.type}, neither cells, images nor lists of numbers; {advice}"
+            )
+        parts.append(chunk.to_numpy(zero_copy_only=False).reshape(shape))
+        if parts[-1].shape[1:] != parts[0].shape[1:]:
+            raise DataError(
+                f"{what} holds arrays of different shapes, {parts[0].shape[1:]} and {parts[-1].shape[1:]}"
+            )
+    return arrays_of(what, np.concatenate(parts))
 
 
 def _of_text(what: str, cells: Cells, reading: Reading, expected: Kind) -> Cells:

@@ -16,14 +16,25 @@ from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
 from datasets.description import Description, describe_content
 from datasets.errors import DataError, nearest
-from datasets.formats import KEYS, SUFFIXES, Reading, as_list, is_pattern, name_of_file, parse_address
+from datasets.formats import (
+    FEDERATED,
+    KEYS,
+    SUFFIXES,
+    Reading,
+    as_list,
+    is_pattern,
+    name_of_file,
+    parse_address,
+)
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
-from datasets.opening import ORIGIN, open_table
+from datasets.opening import ORIGIN, example, open_table
 from datasets.tables import TABLES
 
 log = logging.getLogger(__name__)
 
+#: Options of some formats of files only.
+ONLY_IN = {"normalize": (*FEDERATED, "parquet", "arrow"), "split": ("tff",)}
 BUNDLED = "inside scikit-learn"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
@@ -241,19 +252,19 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
-        ``parquet``, ``arrow``, ``excel`` or ``files``; these are the files below.
+        ``parquet``, ``arrow``, ``excel``, ``files``, ``leaf``, ``tff`` or ``images``; these are the files below.
     path : str or Path, optional
         The user's copy; no other source is tried.
     sensitive, keep_sensitive : optional
         Sensitive attribute, and whether its columns remain features (tables and files); several are crossed.
         Names and defaults are those of the readers.
     normalize : {"standard", "half", "none"}, optional
-        For images. Default ``standard``: constants of the data set; ``none`` for digits, which has none.
+        For images. Default ``standard``: constants of the data set; ``none`` for digits and files, which have none.
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
-    label, client, user, missing, drop, text, rare, positive, labels : optional
+    label, client, user, input, missing, drop, text, rare, positive, labels : optional
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
-    delimiter, encoding, decimal, thousands, na : optional
+    delimiter, encoding, decimal, thousands, na, split : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
     files, rename, map : optional
         Several files, and what they write differently (files only); see `datasets.opening.open_table`.
@@ -306,8 +317,8 @@ def describe_file(name: str, **options: Any) -> Description:
     for key in address:
         if key not in _allowed(name):
             raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")
-    content = open_table(name, address)
-    return describe_content(name, _called(name, address), content, _roles(address))
+    content, path = open_table(name, address), _called(name, address)
+    return describe_content(name, path, content, _roles(address).completed(path, content))
 
 
 def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -321,7 +332,9 @@ def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _allowed(name: str) -> tuple[str, ...]:
-    return ("path", "files", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
+    if name not in SUFFIXES:
+        return CATALOG[name].options
+    return tuple(key for key in ("path", "files", "task", *KEYS) if name in ONLY_IN.get(key, SUFFIXES))
 
 
 def _existing(name: str, place: str | Path | None) -> Path | None:
@@ -357,8 +370,8 @@ def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Datas
     """Read a data set of the catalog, or a file, from a place if one is given."""
     if name in SUFFIXES:
         options = {**options, "path": place}
-        content = open_table(name, options)
-        return files.make_dataset(name, _called(name, options), _roles(options), content)
+        content, called = open_table(name, options), _called(name, options)
+        return files.make_dataset(name, called, _roles(options).completed(called, content), content)
     path = _existing(name, place)
     entry = CATALOG[name]
     copy = LocalCopy(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
@@ -398,8 +411,9 @@ def describe() -> list[Row]:
         ))  # fmt: skip
     return descriptions + [
         Row(
-            name=name, kind="table", size="any", clients="", licence="", about="",
-            source=f"{name}:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True,
+            name=name, kind="federation" if name in FEDERATED else "table", size="any", clients="", licence="",
+            about="", available=True,
+            source=example(name) + ("" if name in FEDERATED else "&sensitive=COLUMN&client=COLUMN"),
             reason="your own file",
         )
         for name in SUFFIXES

@@ -6,7 +6,7 @@ A description comes from the same functions as the data set, so that both say th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from datasets.files import Roles, holes_without_policy, make_dataset, policies_o
 from datasets.formats import as_list
 
 if TYPE_CHECKING:
+    from datasets.arrays import Arrays
     from datasets.dataset import Column, Dataset
 
 SHOWN = 4  # values, columns
@@ -34,8 +35,9 @@ class ColumnDescription:
     name : str
         Its name.
     role : str
-        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``) or ``left out``.
-    kind : {"numbers", "text", "dates as text", "empty", "unreadable"}
+        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``), ``input`` or
+        ``left out``.
+    kind : {"numbers", "text", "dates as text", "images", "empty", "unreadable"}
         How its cells are read.
     why : str
         Why they are read so.
@@ -129,7 +131,8 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
     content : Content
         What was read of it.
     roles : Roles
-        What its columns are; without a label the columns are described, and the label is a problem to be solved.
+        What its columns are, completed; without a label the columns are described, and the label is a problem to
+        be solved.
 
     Returns
     -------
@@ -149,14 +152,14 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
     columns = tuple(
         describe_column(name, table.get(name), content, roles, widths[name] if dataset is not None else None)
         for name in content.columns
-    )
+    ) + tuple(_describe_arrays(name, arrays, roles) for name, arrays in content.arrays.items())
     facts = _facts(dataset, roles)
     return Description(
         source=f"{kind}:{path.name}",
         rows=content.rows,
         used=0 if dataset is None else len(dataset),
         columns=columns,
-        features=0 if dataset is None else len(dataset.features),
+        features=0 if dataset is None else dataset.x[0].numel(),
         summary=tuple(summary(dataset, roles))
         if dataset is not None
         else (f"{path.name}: {content.rows} rows, {len(columns)} columns, not usable as it is",),
@@ -175,16 +178,15 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
     table: dict[str, Cells] = {}
     problems: list[str] = []
     role_columns = {roles.label, *roles.roles_beside_label}
-    dropped = as_list(roles.drop)
     for name, cells in content.columns.items():
         kind = _kind(name, roles)
         try:
             table[name] = cells(kind)
         except DataError as error:
-            if name not in dropped:
+            if roles.uses(name):
                 problems.append(str(error))
             continue
-        if name in dropped or kind == "text":
+        if not roles.uses(name) or kind == "text":
             continue
         tells_apart = name in role_columns
         if problem := kind_problem(name, table[name], tells_apart=tells_apart, typed=content.typed):
@@ -195,13 +197,13 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
 
 
 def _kind(name: str, roles: Roles) -> Kind:
-    return "text" if name == roles.user or name in as_list(roles.text) else "guess"
+    return "text" if name in {roles.user, roles.input, *as_list(roles.text)} else "guess"
 
 
 def _holes(path: Path, roles: Roles, content: Content, table: Mapping[str, Cells]) -> list[str]:
     """Return the line about missing cells without a policy, if there are any."""
-    policies, dropped = policies_of(path, roles.missing, content.columns), as_list(roles.drop)
-    counts = {name: int(cells.missing.sum()) for name, cells in table.items() if name not in dropped}
+    policies = policies_of(path, roles.missing, content.columns)
+    counts = {name: int(cells.missing.sum()) for name, cells in table.items() if roles.uses(name)}
     holes = {
         name: count
         for name, count in counts.items()
@@ -252,9 +254,21 @@ def describe_column(
     )  # fmt: skip
 
 
+def _describe_arrays(name: str, arrays: Callable[[], Arrays], roles: Roles) -> ColumnDescription:
+    """Describe a column of images, vectors or signs."""
+    role = "input" if name == roles.input else "left out"
+    try:
+        made = arrays()
+    except DataError as error:
+        return ColumnDescription(name=name, role=role, kind="unreadable", why=str(error))
+    return ColumnDescription(name=name, role=role, kind=made.kind, why=made.why, values=made.shape)
+
+
 def _role(name: str, roles: Roles) -> str:
-    if name in as_list(roles.drop):
+    if not roles.uses(name):
         return "left out"
+    if name == roles.input:
+        return "input"
     if name == roles.label:
         return "label"
     named = [
@@ -274,6 +288,8 @@ def _why_text(name: str, counts: Counter[str], content: Content, roles: Roles) -
         return "asked for by text"
     if name == roles.user:
         return "names of users are"
+    if name == roles.input:
+        return "the input"
     if content.typed:
         return "the file says so"
     odd = next((value for value in counts if kind_of(value) == "text"), next(iter(counts)))
@@ -312,7 +328,7 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
     facts: dict[str, dict[str, int]] = {}
     if dataset.classes:
         counts = np.bincount(dataset.y.numpy(), minlength=len(dataset.classes)).tolist()
-        facts["classes"] = dict(zip(dataset.classes, counts, strict=True))
+        facts["classes"] = {name: count for name, count in zip(dataset.classes, counts, strict=True) if count}
     if dataset.group is not None:
         counts = np.bincount(dataset.group.numpy(), minlength=len(dataset.groups)).tolist()
         facts["groups"] = dict(zip(dataset.groups, counts, strict=True))
@@ -334,16 +350,19 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
         f"{what} {_some(names)}" for what, names in (("numbers:", single), ("one-hot:", one_hot)) if names
     ]
     width, columns = len(dataset.features), len(widths)
-    lines = [
-        f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {width} feature{'s' * (width != 1)} from "
-        f"{columns} column{'s' * (columns != 1)}: {'; '.join(parts)}"
-    ]
+    made = (
+        f"{width} feature{'s' * (width != 1)} from {columns} column{'s' * (columns != 1)}: {'; '.join(parts)}"
+        if width
+        else f"each has {' x '.join(f'{length:,}' for length in dataset.x.shape[1:])} numbers"
+    )
+    lines = [f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {made}"]
+    label = " ".join(filter(None, ["label", roles.label]))
     if classes := facts.get("classes"):
         positive = f"; {dataset.classes[-1]} is positive" if len(classes) == 2 else ""
-        lines.append(f"label {roles.label}: {_most(classes)}{positive}")
+        lines.append(f"{label}: {_most(classes)}{positive}")
     else:
         lines.append(
-            f"label {roles.label}: numbers from {dataset.y.min():.6g} to {dataset.y.max():.6g}, mean "
+            f"{label}: numbers from {dataset.y.min():.6g} to {dataset.y.max():.6g}, mean "
             f"{dataset.y.mean():.4g}"
         )
     if groups := facts.get("groups"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from datasets.arrays import Arrays, Encoded
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
 from datasets.labels import check_spelling, positive_last, relabel
@@ -63,6 +65,10 @@ class Content(NamedTuple):
         Whether the file says which columns are text.
     note : str
         How the file was cut into columns, for messages.
+    arrays : Mapping[str, Callable[[], Arrays]]
+        Name to what makes a column whose cells are images, vectors or signs.
+    usual : Mapping[str, str]
+        Columns of the roles ``label``, ``client`` and ``input`` where the format names them.
     """
 
     columns: Mapping[str, Callable[[Kind], Cells]]
@@ -71,6 +77,19 @@ class Content(NamedTuple):
     test: NDArray[np.bool_] | None = None
     typed: bool = False
     note: str = ""
+    arrays: Mapping[str, Callable[[], Arrays]] = MappingProxyType({})
+    usual: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns."""
+        return (*self.columns, *self.arrays)
+
+
+def complete(values: Sequence[str] | Column) -> Callable[[Kind], Cells]:
+    """Return the reader of a column of texts, none of which is missing."""
+    cells = Cells(np.array(values, dtype=object), np.zeros(len(values), bool))
+    return lambda _: cells
 
 
 def number_cells(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) -> Cells:
@@ -174,6 +193,7 @@ def encode_table(
     digest: str,
     where: object,
     rare: int | None = None,
+    encoded: Encoded | None = None,
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -193,6 +213,8 @@ def encode_table(
         A file or a data set, for error messages.
     rare : int, optional
         Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
+    encoded : Encoded, optional
+        The features, if they are not made of the columns.
 
     Raises
     ------
@@ -204,15 +226,17 @@ def encode_table(
     groups = [_attribute(where, column, table[column]) for column in sensitive]
     group, names = group_by(groups) if groups else (None, ())
     columns = {name: cells for name, cells in table.items() if name not in (label.name, *not_features)}
+    if encoded is not None:
+        columns = {}
     if rare is not None:
         columns = {
             name: cells if cells.numeric or name in sensitive else _without_rare(cells, rare)
             for name, cells in columns.items()
         }
-    x, features, continuous, origins = _encode(where, columns)
+    made = encoded or _encode(where, columns)
     return Dataset(
-        name=name, x=x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
-        features=features, origins=origins, continuous=continuous, exact=_exact(columns),
+        name=name, x=made.x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
+        features=made.features, origins=made.origins, continuous=made.continuous, exact=_exact(columns),
         columns={name: cells.values for name, cells in table.items()},
         public=() if rare is None else (f"which values of text columns are in at least {rare} rows",),
     )  # fmt: skip
@@ -277,10 +301,8 @@ def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
     return _text(where, name, cells)
 
 
-def _encode(
-    where: object, table: Mapping[str, Cells]
-) -> tuple[torch.Tensor, tuple[str, ...], torch.Tensor, tuple[str, ...]]:
-    """Return ``(n, F)`` features, their names, which are continuous, and their columns."""
+def _encode(where: object, table: Mapping[str, Cells]) -> Encoded:
+    """Return the features of columns, ``(n, F)``."""
     import pandas as pd  # slow to import; most data sets do without it
 
     blocks, names, continuous, origins = [], [], [], []
@@ -305,7 +327,8 @@ def _encode(
         origins += [name] * len(values)
     if not blocks:
         raise DataError(f"{where} has no column left to be a feature")
-    return torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), torch.tensor(continuous), tuple(origins)
+    x = torch.from_numpy(np.concatenate(blocks, 1))
+    return Encoded(x, tuple(names), tuple(origins), torch.tensor(continuous))
 
 
 def _is_continuous(cells: Cells) -> bool:

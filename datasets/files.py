@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from datasets.arrays import Encoded
 from datasets.dataset import Dataset
 from datasets.doubts import check_column_kinds, warn_of_doubts
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, LabelColumn, encode_table
 from datasets.errors import DataError, nearest, warn
 from datasets.formats import OTHERWISE, POLICIES, as_list
 from datasets.labels import warn_of_similar
+from datasets.limits import check_cells
+from datasets.texts import WORDS, word_counts
 
 MANY_CLIENTS = 100  # above which nothing is said of single ones
 
@@ -56,6 +59,11 @@ class Roles:
         Values of the label to rename, so that several spellings are one class.
     task : {"classification", "regression"}
         Whether the label's values are classes or numbers.
+    input : str
+        Column of images, vectors or texts that alone become the features: of texts words are counted. Default: the
+        only column of images, vectors or signs that is not dropped, if there is one.
+    normalize : {"none", "half"}
+        Of images, see `datasets.arrays.Arrays.encode`.
     """
 
     label: str | None = None
@@ -70,11 +78,29 @@ class Roles:
     positive: str | None = None
     labels: Mapping[str, str] | None = None
     task: Literal["classification", "regression"] = "classification"
+    input: str = ""
+    normalize: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse a number of rows that is none."""
         if self.rare is not None and self.rare < 1:
             raise DataError(f"rare is {self.rare}; give a number of rows, at least 1")
+
+    def completed(self, path: Path, content: Content) -> Roles:
+        """Return the roles with those that the format names, and the only column of arrays as the input."""
+        usual = content.usual
+        roles = replace(
+            self,
+            label=self.label if self.label is not None else usual.get("label"),
+            client=self.client or usual.get("client", ""),
+            input=self.input or usual.get("input", ""),
+        )
+        arrays = [name for name in content.arrays if name not in as_list(self.drop)]
+        if len(arrays) > 1 and not roles.input:
+            raise DataError(
+                f"{path} has several columns of arrays: {', '.join(arrays)}; choose one, as in input={arrays[0]}"
+            )
+        return roles if roles.input or not arrays else replace(roles, input=arrays[0])
 
     @property
     def roles_beside_label(self) -> tuple[str, ...]:
@@ -86,27 +112,38 @@ class Roles:
         """The columns beside the label that are no features."""
         return {self.client, self.user} | (set() if self.keep_sensitive else {*as_list(self.sensitive)})
 
+    def uses(self, column: str) -> bool:
+        """Whether a column is used: all that are not dropped, or beside an input those that have a role."""
+        if self.input:
+            return column in (self.label, self.input, *self.roles_beside_label)
+        return column not in as_list(self.drop)
+
     def label_in(self, path: Path, content: Content) -> str:
         """Return the column of the label, after checking that all named columns exist and fit their roles."""
         columns, dropped = content.columns, as_list(self.drop)
         if self.label is None:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
-        for column in (self.label, *self.roles_beside_label, *dropped, *as_list(self.text)):
-            if column not in columns:
+        cells = (self.label, *self.roles_beside_label, *as_list(self.text))
+        for column in (*cells, *dropped, *filter(None, [self.input])):
+            allowed = columns if column in cells else content.names
+            if column not in allowed:
                 note = f" ({content.note})" if content.note else ""
-                raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{note}")
-        if self.label in self.roles_beside_label or {self.label, *self.roles_beside_label} & set(dropped):
+                raise DataError(f"{path} has no column {column!r}; {nearest(column, allowed)}{note}")
+        beside = {*self.roles_beside_label, *filter(None, [self.input])}
+        if self.label in beside or {self.label, *beside} & set(dropped):
             raise DataError(
-                f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
+                f"{path}: the label cannot be sensitive, the client or the user, nor the input, and none of them "
+                "can be dropped"
             )
         return self.label
 
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
-        """Return the columns that are not left out."""
-        table, dropped, spelled = {}, as_list(self.drop), as_list(self.text)
+        """Return the columns that are used."""
+        table = {}
+        spelled = {self.user, self.input, *as_list(self.text)}
         for name, cells in content.columns.items():
-            if name not in dropped:
-                table[name] = cells("text" if name == self.user or name in spelled else "guess")
+            if self.uses(name):
+                table[name] = cells("text" if name in spelled else "guess")
                 if table[name].missing.all():
                     raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
         return table
@@ -136,27 +173,34 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     label = roles.label_in(path, content)
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
-    role_columns, texts = {label, *roles.roles_beside_label}, as_list(roles.text)
-    checked = {name: cells for name, cells in table.items() if name not in {roles.user, *texts}}
+    role_columns, texts = {label, *roles.roles_beside_label, roles.input}, as_list(roles.text)
+    checked = {name: cells for name, cells in table.items() if name not in {roles.user, roles.input, *texts}}
     check_column_kinds(path, checked, role_columns, typed=content.typed)
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
-    warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
+    if roles.input:  # whose labels are known to be classes
+        _warn_of_unused(path, roles, content)
+    else:
+        warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
     for name in roles.roles_beside_label:
         if not table[name].numeric:
             warn_of_similar(path, name, set(table[name].values.tolist()))
     extent = "" if complete.all() else f", {complete.sum()} of {content.rows} rows"
+    encoded, classes = _input(path, roles, content, table, complete)
     dataset = encode_table(
         f"{kind}:{path.name}",
         table,
-        label=LabelColumn(name=label, numbers=numbers, positive=roles.positive, renames=roles.labels),
+        label=LabelColumn(
+            name=label, numbers=numbers, classes=classes, positive=roles.positive, renames=roles.labels
+        ),
         sensitive=as_list(roles.sensitive),
         not_features=roles.not_features,
         source=f"{kind} ({path.name}{extent})",
         digest=content.digest,
         where=path,
         rare=roles.rare,
+        encoded=encoded,
     )
     if roles.client and dataset.classes:
         warn(path, _one_class(dataset, roles.client))
@@ -185,6 +229,28 @@ def _one_class(dataset: Dataset, client: str) -> list[str]:
         f"{len(alone)} of {len(names)} clients have one class only, such as {names[first]!r}, with {rows} rows of "
         f"{only!r}; figures that compare classes, such as AUROC, do not exist for them alone"
     ]
+
+
+def _warn_of_unused(path: Path, roles: Roles, content: Content) -> None:
+    unused = [name for name in content.columns if not roles.uses(name) and name not in as_list(roles.drop)]
+    if unused:
+        warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
+
+
+def _input(
+    path: Path, roles: Roles, content: Content, table: Mapping[str, Cells], complete: NDArray[np.bool_]
+) -> tuple[Encoded | None, tuple[str, ...] | None]:
+    """Return the features of the input, and the classes that it prescribes; None where there are none."""
+    name = roles.input
+    if name in content.arrays:
+        arrays = content.arrays[name]()
+        return arrays.encode(path, name, complete, roles.normalize), arrays.classes or None
+    if roles.normalize != "none":
+        raise DataError(f"{path}: normalize is for images, and the file has none")
+    if not name:
+        return None, None
+    check_cells(path, int(complete.sum()), WORDS, "features")
+    return Encoded(torch.from_numpy(word_counts(table[name].values.tolist()))), None
 
 
 def policies_of(

@@ -16,8 +16,12 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "arrow": (".arrow", ".feather"),
     "excel": (".xlsx", ".xlsm"),
     "files": (),
+    "leaf": (),
+    "tff": (),
+    "images": (),
 }
 FILES = "files"  # several files, each of the format that its suffix says
+FEDERATED = ("leaf", "tff", "images")  # formats that name the clients themselves
 POLICIES = ("error", "drop", "fill")  # for missing cells
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
@@ -26,7 +30,8 @@ OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 LISTS = ("sensitive", "drop", "text", "na")
 MAPPINGS = ("missing", "labels", "rename", "map")
 MARKS = ("delimiter", "encoding", "decimal", "thousands")
-KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *MARKS, *LISTS)
+ROLES = ("label", "client", "user", "input")
+KEYS = (*ROLES, "keep_sensitive", "rare", "positive", "normalize", "split", *MAPPINGS, *MARKS, *LISTS)
 
 
 #: How a mapping is written in an address.
@@ -135,6 +140,8 @@ class Reading(NamedTuple):
         The decimal sign, and what separates groups of three digits, if anything.
     na : tuple[str, ...]
         Further texts, or numbers, that stand for a missing cell.
+    split : str or None
+        Which rows of TFF's SQLite files are read.
     """
 
     delimiter: str | None = None
@@ -142,6 +149,7 @@ class Reading(NamedTuple):
     decimal: str = "."
     thousands: str = ""
     na: tuple[str, ...] = ()
+    split: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Reading:

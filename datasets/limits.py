@@ -13,6 +13,7 @@ MOST_LINE = 2**25  # bytes of a line of a CSV file
 MOST_COLUMNS = 200_000
 MOST_ROWS = 50_000_000
 MOST_CELLS = 200_000_000  # of a table, and of its features; about 6 GB with all that is made of them
+MOST_VALUES = 1_500_000_000  # of images and vectors, which are kept once; 6 GB
 
 
 def check_regular(path: Path) -> None:
@@ -79,6 +80,12 @@ def check_cells(where: object, rows: int, width: int, what: str) -> None:
             f"{where} has {rows:,} rows of {width:,} {what}, {rows * width:,} cells (at most {MOST_CELLS:,}); take "
             "fewer rows or columns"
         )
+
+
+def check_values(what: object, values: int) -> None:
+    """Refuse more numbers in images or vectors than `MOST_VALUES`; raise `DataError`."""
+    if values > MOST_VALUES:
+        raise DataError(f"{what} holds {values:,} numbers (at most {MOST_VALUES:,}); take fewer samples")
 
 
 def check_size(where: object, size: int) -> None:

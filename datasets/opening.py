@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datasets import arrow, csv, excel
+from datasets import arrow, csv, excel, image_folders, leaf, tff
 from datasets.dataset import Column
 from datasets.doubts import kind_problem
 from datasets.encoding import Cells, Content, Kind
 from datasets.errors import DataError, nearest, warn
-from datasets.formats import FILES, SUFFIXES, Reading, is_pattern, kind_of_file
+from datasets.formats import FEDERATED, FILES, SUFFIXES, Reading, is_pattern, kind_of_file
 from datasets.limits import check_regular, check_shape
 from datasets.numerals import MISSING_MARKS, read_texts
 
@@ -45,6 +45,9 @@ FORMATS = {
     "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
     "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
     "excel": Format(excel.read_columns, excel.VERSION, SUFFIXES["excel"]),
+    "leaf": Format(leaf.read_leaf, leaf.VERSION, SUFFIXES["leaf"]),
+    "tff": Format(tff.read_tff, tff.VERSION, SUFFIXES["tff"]),
+    "images": Format(image_folders.read_folders, image_folders.VERSION, SUFFIXES["images"]),
     # A change of one of the readers may be one of the table.
     FILES: Format(_several, csv.VERSION + arrow.VERSION + excel.VERSION, ()),
 }
@@ -67,9 +70,9 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
     kind : str
         A name in `FORMATS`.
     options : Mapping
-        ``path``, a file, a folder of Parquet or Arrow files, or a pattern such as ``hospital/*.csv``; or ``files``,
-        which maps names of clients to paths, or to options that hold for one file: ``path``, those of `Reading`,
-        ``rename`` and ``map``. Those hold for all files where they stand beside.
+        ``path``, a file, a folder of files where the format has one, or a pattern such as ``hospital/*.csv``; or
+        ``files``, which maps names of clients to paths, or to options that hold for one file: ``path``, those of
+        `Reading`, ``rename`` and ``map``. Those hold for all files where they stand beside.
 
     Returns
     -------
@@ -87,8 +90,10 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
         raise DataError(
             "data.files names tables by their clients, and data.path one table; give one of them"
             if path is not None
-            else f"data set {kind!r} needs the path of a file: {kind}:PATH?label=COLUMN"
+            else f"data set {kind!r} needs the path of a file: {example(kind)}"
         )
+    if kind in FEDERATED and (given is not None or is_pattern(str(path))):
+        raise DataError(f"{kind} files name their clients themselves; give one path: {example(kind)}")
     if given is not None:
         named = {name: one if isinstance(one, Mapping) else {"path": one} for name, one in given.items()}
     elif is_pattern(str(path)):
@@ -112,6 +117,11 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
             if column not in columns:
                 raise DataError(f"data.{key}: no file has a column {column!r}; {nearest(column, columns)}")
     return _joined(parts, _listed(options.get("drop")), options)
+
+
+def example(kind: str) -> str:
+    """Return an address of a format."""
+    return f"{kind}:PATH" + ("" if kind in FEDERATED else "?label=COLUMN")
 
 
 def _listed(names: Any) -> Sequence[str]:
@@ -237,6 +247,12 @@ def _mapped(
 def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str, Any]) -> Content:
     """Return the table of several files, one below the other, with the column of their names."""
     first = parts[0]
+    for part in parts:
+        if part.content.arrays and not {*part.content.arrays} <= dropped:
+            raise DataError(
+                f"{part.path} has a column of arrays, {next(iter(part.content.arrays))!r}, and several files are "
+                "joined by cells; give one file with a column of the clients, or drop it"
+            )
     names = [name for name in first.content.columns if name not in dropped]
     for part in parts:
         if ORIGIN in part.content.columns:

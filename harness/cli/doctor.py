@@ -24,6 +24,8 @@ from harness.storage.store import Store
 #: Package -> the extra that installs it, and what needs it.
 EXTRAS = {
     "pyarrow": ("export", "Parquet and Arrow files"),
+    "openpyxl": ("excel", "Excel files"),
+    "h5py": ("tff", "HDF5 files of TensorFlow Federated"),
     "tensorboard": ("export", "export --tensorboard"),
     "ray": ("ray", "--executor ray"),
     "optuna": ("tune", "samplers of Optuna in searches"),

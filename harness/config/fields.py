@@ -86,7 +86,7 @@ def _words(where: str, value: Mapping[Any, Any]) -> dict[str, str]:
 
 
 #: Settings that one of several files may have of its own.
-OF_A_FILE = ("path", "rename", "map", *Reading._fields)
+OF_A_FILE = ("path", "rename", "map", *(name for name in Reading._fields if name != "split"))
 
 
 class DataSpec(Section):
@@ -95,7 +95,7 @@ class DataSpec(Section):
     Attributes
     ----------
     name : str
-        A data set's name, or the format of a file: ``csv``, ``parquet`` or ``arrow``.
+        A data set's name, or the format of files, such as ``csv``, ``parquet`` or ``leaf``.
     path : str or None
         File or folder of a local copy.
     label : str or None
@@ -104,9 +104,11 @@ class DataSpec(Section):
         Sensitive attribute, if there is a choice; several are crossed.
     client, user : str or None
         Columns that say who holds a sample, and which of its users it is about (files); they are no features.
+    input : str or None
+        Column of images, vectors or texts that become the features (files).
     keep_sensitive, normalize, missing, drop, text, rare, positive, labels
         Options of the loader, see `datasets.catalog.load`.
-    delimiter, encoding, decimal, thousands, na
+    delimiter, encoding, decimal, thousands, na, split
         How a file is read, see `datasets.formats.Reading`.
     files : dict or None
         Name of a client to its file: a path or a pattern, or ``path`` with settings of this file.
@@ -127,6 +129,7 @@ class DataSpec(Section):
     sensitive: str | tuple[str, ...] | None = None
     client: str | None = None
     user: str | None = None
+    input: str | None = None
     keep_sensitive: bool | None = None
     normalize: Literal["standard", "half", "none"] | None = None
     missing: str | Annotated[dict[str, str], AfterValidator(Policies)] | None = None
@@ -140,6 +143,7 @@ class DataSpec(Section):
     decimal: str | None = None
     thousands: str | None = None
     na: str | tuple[str, ...] | None = None
+    split: str | None = None
     files: Annotated[dict[str, Any], AfterValidator(_nested)] | None = None
     rename: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
     map: Annotated[dict[str, dict[str, str]], AfterValidator(_nested)] | None = None

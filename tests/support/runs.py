@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import harness
 from harness.config.run import read_spec
 from harness.simulation.build import Setup, prepare
 from harness.simulation.calibration import calibrated
@@ -55,6 +56,15 @@ def given(data: Path, algorithm: Any = "fedavg", **fields: Any) -> dict[str, Any
         "eval_every": 2,
         **fields,
     }
+
+
+def clients_of_a_run(data: Any, model: str, folder: Path) -> list[str]:
+    """Run FedAvg for two rounds over natural clients, and return those with results of their own."""
+    spec = {"data": data, "partition": "natural", "model": model, "algorithm": "fedavg", "rounds": 2}
+    record = harness.run(spec, folder / "results")
+    assert record.status == "done", record.reason
+    clients: list[str] = record.final["by_client"]["client"]
+    return clients
 
 
 def ready(data: Path, algorithm: Any = "fedavg", **fields: Any) -> Setup:

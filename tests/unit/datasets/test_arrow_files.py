@@ -4,20 +4,24 @@ import dataclasses
 import datetime
 import decimal
 import hashlib
+import io
 import json
 import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from datasets.catalog import load
+from datasets.catalog import describe_file, load
 from datasets.errors import DataError
 from datasets.federation import federate
 from datasets.partition import Iid, Natural
 from datasets.splitting import Splitting
+from datasets.texts import WORDS
 from harness.config.fields import DataSpec
 from harness.simulation.build import load_once
+from tests.support.runs import clients_of_a_run
 
 pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
@@ -220,8 +224,17 @@ def test_a_file_alone_in_a_folder_is_the_same_data(tmp_path):
 @pytest.mark.parametrize(
     ("column", "reason"),
     [
-        (pa.array([[1], [2], [3]]), r"holds list<.*>, neither numbers nor text; leave it out with drop=x"),
-        (pa.array([b"a", b"b", b"c"]), "holds binary"),
+        (
+            pa.array([["a"], ["b"], ["c"]]),
+            r"holds list<.*>, neither cells, images nor .*; leave it out with drop=x",
+        ),
+        (
+            pa.array([[1], [2, 3], [3]]),
+            r"holds lists of different lengths \(1, 2\); leave it out with drop=x",
+        ),
+        (pa.array([[1.0], [np.inf], [3]]), "holds a number that is not finite, in row 2"),
+        (pa.array([[1], None, [3]]), "has nothing in 1 rows; take them out of the file, or leave it out"),
+        (pa.array([b"a", b"b", b"c"]), "holds binary: row 1 is no image .*leave it out with drop=x"),
         (pa.array([{"a": 1}] * 3), "holds struct"),
         (pa.array([datetime.timedelta(1)] * 3), "holds duration"),
         (pa.nulls(3), "'x' is empty; leave it out with drop"),
@@ -320,3 +333,88 @@ def test_shards_of_other_types_name_file_and_column(tmp_path):
         parquet.write_table(pa.table(other), tmp_path / "b.parquet")
         with pytest.raises(DataError, match=said):
             load("parquet", path=tmp_path, label="y")
+
+
+def encoded(color):
+    """Return a PNG of 3 x 2 pixels."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((2, 3), color, np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def streamed(path, table):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+
+
+def pictures(folder, **columns):
+    """Write eight images as `datasets` does, of two writers, with class labels in the schema."""
+    images = [{"bytes": encoded(51 * (row % 2)), "path": None} for row in range(8)]
+    writer = [f"w{row // 4}" for row in range(8)]
+    table = pa.table({"image": images, "character": [0, 1] * 4, "writer_id": writer, **columns})
+    features = {"character": {"names": ["a", "b"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    folder.mkdir(exist_ok=True)
+    streamed(folder / "data-00000-of-00001.arrow", table)
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
+    )
+    return f"arrow:{folder}?label=character&client=writer_id"
+
+
+def test_saved_images_are_the_input(tmp_path, cache):
+    data = load(pictures(tmp_path / "saved", hsf=pa.array([1] * 8)))
+    assert data.x.shape == (8, 1, 2, 3) and np.allclose(data.x[:2, 0, 0, 0], [0, 0.2])
+    assert data.classes == ("a", "b") and data.columns["writer_id"].tolist() == ["w0"] * 4 + ["w1"] * 4
+    found = describe_file(pictures(tmp_path / "saved", hsf=pa.array([1] * 8)))
+    assert found.warnings[0] == "beside the input 'image', 'hsf' are no features"
+    assert {one.name: one.role for one in found.columns} == {
+        "character": "label",
+        "writer_id": "client",
+        "hsf": "left out",
+        "image": "input",
+    }
+
+
+def test_a_column_of_clients_that_is_not_there_is_refused(tmp_path, cache):
+    address = pictures(tmp_path / "saved")
+    with pytest.raises(DataError, match=r"has no column 'writer'; did you mean 'writer_id'\?"):
+        load(address.replace("writer_id", "writer"))
+
+
+def test_images_of_other_sizes_are_refused_by_row(tmp_path, cache):
+    address = pictures(tmp_path / "saved")
+    table = pa.ipc.open_stream(tmp_path / "saved" / "data-00000-of-00001.arrow").read_all()
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(buffer, "PNG")
+    rows = table.column("image").to_pylist()
+    rows[5]["bytes"] = buffer.getvalue()
+    table = table.set_column(0, "image", pa.array(rows))
+    streamed(tmp_path / "saved" / "data-00000-of-00001.arrow", table)
+    with pytest.raises(DataError, match="row 6 has 4 x 4 pixels, and row 1 has 3 x 2"):
+        load(address)
+
+
+def test_lists_of_numbers_are_vectors_or_images(tmp_path):
+    """Nested lists are images of one channel; of two columns of lists one is chosen."""
+    vectors = pa.array([[1.5, 2], [3, 4], [5, 6]])
+    nested = pa.array([[[0, 255], [0, 0], [0, 0]]] * 3, pa.list_(pa.list_(pa.uint8())))
+    path = written(tmp_path, pa.table({"v": vectors, "i": nested, "y": ["a", "b", "a"]}), "parquet")
+    with pytest.raises(DataError, match="several columns of arrays: v, i; choose one, as in input=v"):
+        load(f"{path}?label=y")
+    data = load(f"{path}?label=y&input=v")
+    assert data.x.tolist() == [[1.5, 2], [3, 4], [5, 6]] and data.features == ("v 0", "v 1")
+    images = load(f"{path}?label=y&drop=v")
+    assert images.x.shape == (3, 1, 3, 2) and images.x[0, 0, 0].tolist() == [0, 1]
+
+
+def test_the_words_of_a_chosen_column_are_counted(tmp_path):
+    texts = [f"row {row} of many" for row in range(300)]  # more values than a category may have
+    path = written(tmp_path, pa.table({"t": texts, "z": [1.0] * 300, "y": ["a", "b"] * 150}), "parquet")
+    data = load(f"{path}?label=y&input=t")
+    assert data.x.shape == (300, WORDS) and data.x.sum(1).tolist() == [4] * 300
+    assert data.columns["t"][7] == texts[7] and "z" not in data.columns
+
+
+def test_writers_of_saved_images_train_as_clients(tmp_path, cache):
+    assert clients_of_a_run(pictures(tmp_path / "saved"), "mlp", tmp_path) == ["w0", "w1"]

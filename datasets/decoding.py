@@ -1,0 +1,103 @@
+"""Images of files in the usual formats, decoded once and then kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.cache import SourceError, cache_dir, is_trusted, store_bytes
+from datasets.errors import DataError
+from datasets.limits import check_values
+
+log = logging.getLogger(__name__)
+
+VERSION = 1  # in the names of what is kept; raise it when the same images give other numbers
+GRAY = {"1", "L", "LA"}  # modes of Pillow with 8 bits or fewer
+COLOR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}  # others have more bits
+Named = tuple[str, bytes]
+
+
+def decoded(raw: Sequence[Named]) -> NDArray[np.uint8]:
+    """Return decoded images from the cache, or decode and keep them; see `decode`."""
+    hasher = hashlib.sha256()
+    for _, one in raw:
+        hasher.update(hashlib.sha256(one).digest())
+    folder = cache_dir("images")
+    target = folder / f"{hasher.hexdigest()}-{VERSION}.npy"
+    if target.exists() and is_trusted(folder):
+        try:
+            kept: NDArray[np.uint8] = np.load(target, allow_pickle=False)
+            return kept
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read (%s); the images are decoded again", target, error)
+    pixels = decode(raw)
+    buffer = io.BytesIO()
+    np.save(buffer, pixels, allow_pickle=False)
+    try:
+        store_bytes(target, buffer.getvalue(), hashlib.sha256(buffer.getbuffer()).hexdigest())
+    except SourceError as error:  # the images are there, and will be decoded again the next time
+        log.warning("%s", error)
+    return pixels
+
+
+def decode(raw: Sequence[Named]) -> NDArray[np.uint8]:
+    """Decode images of one size.
+
+    Parameters
+    ----------
+    raw : sequence of (str, bytes)
+        What each is called in messages, and its bytes.
+
+    Returns
+    -------
+    ndarray
+        ``(n, channels, height, width)``; one channel if no image has color.
+
+    Raises
+    ------
+    DataError
+        If one is no image, or has another size than the first.
+    """
+    from PIL import Image  # slow to import; most data sets do without it
+
+    color = any(_opened(where, one).mode not in GRAY for where, one in raw)
+    pixels: NDArray[np.uint8] | None = None
+    for place, (where, one) in enumerate(raw):
+        image = _opened(where, one)
+        width, height = image.size
+        if pixels is None:
+            shape = (3 if color else 1, height, width)
+            check_values("the images", len(raw) * int(np.prod(shape)))
+            pixels = np.empty((len(raw), *shape), np.uint8)
+        if (height, width) != pixels.shape[2:]:
+            first_height, first_width = pixels.shape[2:]
+            raise DataError(
+                f"{where} has {width} x {height} pixels, and {raw[0][0]} has {first_width} x {first_height}; "
+                "make all images of one size"
+            )
+        try:
+            plain = np.asarray(image.convert("RGB" if color else "L"))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise DataError(f"{where} cannot be read as an image: {error}") from error
+        pixels[place] = plain.transpose(2, 0, 1) if color else plain
+    assert pixels is not None
+    return pixels
+
+
+def _opened(where: str, raw: bytes) -> Any:
+    from PIL import Image, UnidentifiedImageError  # slow to import; most data sets do without it
+
+    try:
+        image = Image.open(io.BytesIO(raw))
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        why = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
+        raise DataError(f"{where} is no image that can be read{why}") from error
+    if image.mode not in GRAY | COLOR:
+        raise DataError(f"{where} has more than 8 bits a channel (mode {image.mode}); save it with 8")
+    return image
