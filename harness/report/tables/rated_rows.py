@@ -21,8 +21,7 @@ BUDGETS = ("epsilon", "epsilon_total")
 
 def recommendation_rows(answer: Recommendation) -> list[dict[str, Any]]:
     """Return a row for every row within the bounds, by federation: settings, value, loss, certainty."""
-    several = len(answer.answers) > 1
-    return [_row(own, rated, answer, several) for own in answer.answers for rated in own.rows]
+    return [_row(own, rated, answer) for own in answer.answers for rated in own.rows]
 
 
 def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
@@ -179,7 +178,7 @@ def _epsilon(row: Row) -> str:
     return f"{quantity(row['epsilon_total'], 3)}{'' if row['noise_cohort'] is None else EXTRAPOLATED}"
 
 
-def _row(own: Answer, rated: RatedRow, answer: Recommendation, several: bool) -> dict[str, Any]:
+def _row(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str, Any]:
     low, high = rated.interval
     estimate, loss, row = own.estimates[rated.key], own.losses[rated.key], rated.row
     names = dict.fromkeys([answer.by, *(condition.name for condition in answer.conditions)])
