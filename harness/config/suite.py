@@ -182,8 +182,8 @@ def make_suite(
     expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
     name, report = checked_name(content.get("suite", name)), read_report(file.report)
     if report.same and not instead:  # which may leave an algorithm out
-        chosen = report.chosen if tune is None else tuple(tune.settings)
-        report.check_namesakes(_settings_by_algorithm(expanded, chosen))
+        free = report.chosen if tune is None else tuple(tune.settings)
+        report.check_namesakes(_settings_by_algorithm(expanded, free))
     profile = profile if file.profiles else ""
     return Suite(name, str(file.title or name), profile, expanded, report, tune)
 
