@@ -3,9 +3,9 @@
 These names are stable; all other names in the packages may change between versions.
 """
 
-from harness.api.describing import describe
 from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sweep, tune
 from harness.api.reading import leaderboard, load_results, recommend, write_report
+from harness.config.describing import describe
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.report.folder import Report

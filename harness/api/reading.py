@@ -19,7 +19,7 @@ from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend as recommended
 from harness.report.data.references import Shape, ask_references, references
 from harness.report.folder import Report, report_folder
-from harness.report.tables import nearest, recommendation
+from harness.report.tables import nearest, rated_rows, recommendation
 
 
 def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def recommend(
         evidence = _evidence(folder, suite, by)
         answer = recommended(evidence, read_conditions(where, evidence.columns))
         said = recommendation.sentences(answer)
-    answers = pd.DataFrame(recommendation.recommendation_rows(answer))
+    answers = pd.DataFrame(rated_rows.recommendation_rows(answer))
     answers.attrs["said"] = [*said, *recommendation.notes(answer)]
     return answers
 

@@ -13,8 +13,8 @@ from datasets.description import ColumnDescription, summary
 from datasets.errors import DataError
 from datasets.files import Roles
 from datasets.formats import SUFFIXES
-from harness.api.describing import describe
 from harness.cli.console import log, out, print_rows
+from harness.config.describing import describe
 from harness.config.run import RunSpec
 from harness.simulation.build import load_once, task
 

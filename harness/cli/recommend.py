@@ -15,7 +15,7 @@ from harness.report.data.evidence import Evidence
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import Recommendation, recommend
 from harness.report.data.references import ReferenceAnswer, Shape, ask_references, references
-from harness.report.tables import nearest, recommendation
+from harness.report.tables import nearest, rated_rows, recommendation
 from harness.report.tables.pilot import pilot
 from harness.storage.files import output
 
@@ -90,7 +90,7 @@ def _print_answer(
     args: argparse.Namespace, answer: Recommendation, asked: ReferenceAnswer | None = None
 ) -> int:
     """Print sentences, then a table, then notes; or all as JSON."""
-    rows = recommendation.recommendation_rows(answer)
+    rows = rated_rows.recommendation_rows(answer)
     said = recommendation.sentences(answer) if asked is None else nearest.sentences(asked)
     below = recommendation.notes(answer)
     if args.json:
@@ -101,8 +101,8 @@ def _print_answer(
     for text in said:
         out.print(text, markup=False, soft_wrap=False)
     if rows:
-        shown = recommendation.readable_rows(answer)
-        print_rows(shown, recommendation.table_title(answer, len(shown)), ("model for", "protection"))
+        shown = rated_rows.readable_rows(answer)
+        print_rows(shown, rated_rows.table_title(answer, len(shown)), ("model for", "protection"))
     for text in below:
         out.print(text, markup=False, soft_wrap=False)
     return 0 if rows else 1

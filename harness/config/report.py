@@ -303,17 +303,33 @@ class ReportSpec:
         for measure in (*self.overview, *(measure for measure, _ in self.curves)):
             check_measure("measure to draw", measure)
 
-    def check_namesakes(self, algorithms: Collection[str]) -> None:
-        """Refuse names of `same` that a suite does not run.
+    def check_namesakes(self, settings: Mapping[str, Collection[str]]) -> None:
+        """Refuse names of `same` that a suite does not run, or in no setting of another name of the method.
+
+        Parameters
+        ----------
+        settings : Mapping
+            Algorithm -> the settings that it runs in, beside its own; empty if no run of it is possible.
 
         Raises
         ------
         UserError
-            With the nearest name that it runs.
+            With the nearest name that it runs, or the names that do not meet.
         """
-        for name in (name for names in self.same for name in names):
-            if name not in algorithms:
-                raise unknown("algorithm of report.same", name, algorithms)
+        for names in self.same:
+            for name in names:
+                if name not in settings:
+                    raise unknown("algorithm of report.same", name, settings)
+                if not settings[name]:
+                    raise UserError(f"report.same: {name} has no row to compare, as no run of it is possible")
+            for name in names:
+                others = [other for other in names if other != name]
+                if all(set(settings[name]).isdisjoint(settings[other]) for other in others):
+                    raise UserError(
+                        f"report.same: {name} is compared with {' and '.join(others)} in the same setting, and "
+                        "this suite has none that both run in; data, partition, model, privacy and all else but "
+                        "the algorithm have to agree"
+                    )
 
     def stored(self) -> dict[str, Any]:
         """Return the settings as ``suite.json`` keeps them; `read_report` reads them."""

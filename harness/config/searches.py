@@ -177,7 +177,7 @@ def families(searches: Sequence[Search]) -> list[Family]:
         privacy = search.run.privacy
         name, budget = ("", math.inf) if privacy is None else privacy.budget
         replaced = ("seed", *search.paths, *(f"privacy.{budget_name}" for budget_name in BUDGETS))
-        kind = name, 0 < budget < math.inf, search.paths, _without(search.run, replaced)
+        kind = name, 0 < budget < math.inf, search.paths, key_without(search.run, replaced)
         groups.setdefault(str(kind), []).append((budget, number))
     ordered = [sorted(members, reverse=True) for members in groups.values()]
     return [
@@ -205,7 +205,7 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
                 "tune: the runs need partition.selection, the share of samples that settings are chosen on, as "
                 f"partition: {{selection: 0.2}}; {spec.algorithm['name']} on {spec.problem['kind']} has none"
             )
-        groups.setdefault(_without(spec, ("seed", *tune.once_for)), []).append(cell)
+        groups.setdefault(key_without(spec, ("seed", *tune.once_for)), []).append(cell)
     dumps = [spec.model_dump(mode="json") for _, spec in specs]
     for path in tune.settings:
         if dumps and not _exists(path) and not any(_has(dump, path) for dump in dumps):
@@ -214,7 +214,7 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
     rests: set[str] = set()
     for own in groups.values():
         assert own[0].spec is not None
-        rest = _without(own[0].spec, ("seed", *tune.once_for, *tune.settings))
+        rest = key_without(own[0].spec, ("seed", *tune.once_for, *tune.settings))
         if rest in rests:
             raise UserError(
                 f"tune.settings: combinations of {own[0].spec.algorithm['name']} differ in nothing but what is "
@@ -299,7 +299,7 @@ def with_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
         raise UserError(f"tune.settings: {error}") from None
 
 
-def _without(spec: RunSpec, fields: Sequence[str]) -> str:
+def key_without(spec: RunSpec, fields: Sequence[str]) -> str:
     """Return a key of all of a run but some fields."""
     dump = spec.model_dump(mode="json")
     for path in fields:

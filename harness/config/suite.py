@@ -35,7 +35,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_report, read_stored
 from harness.config.run import read_spec
-from harness.config.searches import hold_out
+from harness.config.searches import hold_out, key_without
 from harness.config.settings import checked
 from harness.config.sweep import Combination, assign, expand
 from harness.config.tune import TuneSpec, read_tune
@@ -181,10 +181,21 @@ def make_suite(
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     expanded = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
     name, report = checked_name(content.get("suite", name)), read_report(file.report)
-    if not instead:  # which may leave an algorithm out
-        report.check_namesakes({str(combination.parts.algorithm["name"]) for combination in expanded})
+    if report.same and not instead:  # which may leave an algorithm out
+        free = report.chosen if tune is None else tuple(tune.settings)
+        report.check_namesakes(_settings_by_algorithm(expanded, free))
     profile = profile if file.profiles else ""
     return Suite(name, str(file.title or name), profile, expanded, report, tune)
+
+
+def _settings_by_algorithm(combinations: Sequence[Combination], chosen: Sequence[str]) -> dict[str, set[str]]:
+    """Return algorithm -> the settings of its possible runs, beside its own, the seed and what each row chooses."""
+    settings: dict[str, set[str]] = {}
+    for combination in combinations:
+        keys = settings.setdefault(str(combination.parts.algorithm["name"]), set())
+        if combination.spec is not None:
+            keys.add(key_without(combination.spec, ("algorithm", "seed", *chosen)))
+    return settings
 
 
 def checked_name(name: Any) -> str:

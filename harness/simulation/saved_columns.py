@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -238,6 +237,8 @@ def _numbers(name: str, cells: Cells, mean: float | None, *, fill: bool) -> Colu
 
 def _places(name: str, cells: Cells, categories: Mapping[str, int]) -> Column:
     """Return the place of the feature for each cell, -1 for a value that training had not."""
+    import pandas as pd  # slow to import; only predictions need it
+
     texts = pd.Series(cells.values, dtype=object)
     places = texts.where(texts != "").map(categories)  # a mark of a missing cell may have been a value
     missing = places.isna() & (cells.missing | texts.isin(MISSING_MARKS))

@@ -40,7 +40,7 @@ def test_what_is_chosen_is_printed_with_its_intervals_and_can_be_run(tmp_path, m
     options = ["--budget", "3", "--epsilon", "none,8", "--metric", "auroc", "--jobs", "1", "--out", str(out)]
     assert main(["tune", write(tmp_path, RUN), "--seeds", "0..4", *options, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row[""] for row in rows] == ["fedavg no privacy", "fedavg ε=8"]
+    assert [row[""] for row in rows] == ["fedavg, no privacy", "fedavg, ε = 8"]
     reported = {(bool(r.spec["privacy"]), r.spec["seed"]): r for r in Store(out).records("mine-tuned")}
     for row in rows:
         assert row["seeds"] == "5"

@@ -171,8 +171,8 @@ def test_the_page_has_the_table_of_choices(finished):
     assert "What tuning chose" in page
     assert "ε with the search" in page
     text = (finished / "out" / "tuned" / "tuned.md").read_text()
-    assert "| fedavg ε=0.3 |" in text
-    assert "| fedprox no privacy |" in text
+    assert "| fedavg, ε = 0.3 |" in text
+    assert "| fedprox, no privacy |" in text
 
 
 def test_a_setting_that_fails_is_not_chosen(tmp_path):

@@ -18,7 +18,8 @@ from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
 from harness.report.plots.every import PICTURES, draw_all
-from harness.report.tables.certainty import certainty
+from harness.report.plots.figure import Pictures
+from harness.report.tables.certainty import Certainty, certainty
 from harness.report.tables.clients import by_client
 from harness.report.tables.columns import (
     UNDONE,
@@ -112,27 +113,41 @@ def write_report(
     results = Results.of(records)
     spec = results.ranked(spec)
     board = board_of(results, spec.by, spec.baseline, spec.target, spec.system)
-    tables = report_tables(results, spec)
+    tables, certain = report_tables(results, spec), certainty(results, board)
     folder.mkdir(parents=True, exist_ok=True)
     files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_text(files_by_name["leaderboard.csv"], csv_text(board.frame))
-    write_text(files_by_name["leaderboard.md"], markdown_text(board, **certainty(results, board)._asdict()))
+    write_text(files_by_name["leaderboard.md"], markdown_text(board, **certain._asdict()))
     files_by_picture = draw_all(results, folder, spec)
-    titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     files_by_name |= _write_grids(tables, folder)
-    pictures = []
     for stem, files in files_by_picture.items():
         files_by_name |= {file.name: file for file in files or ()}
         for suffix in SUFFIXES:  # remove those of an earlier report
             if f"{stem}{suffix}" not in files_by_name:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
-        if files is not None:
-            title, note = titles[stem]
-            pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
-    page = files_by_name["index.html"]
+    pictures, page = _captioned(files_by_picture, spec), files_by_name["index.html"]
     all_grids = [grid for grids in tables.values() for grid in grids]
-    write_page(results, board, pictures, page, grids=all_grids, commands=commands, provenance=provenance)
+    write_page(
+        results,
+        board,
+        pictures,
+        page,
+        certain=certain,
+        grids=all_grids,
+        commands=commands,
+        provenance=provenance,
+    )
     return files_by_name
+
+
+def _captioned(files_by_picture: Mapping[str, Pictures | None], spec: ReportSpec) -> list[Picture]:
+    """Return the figures that were drawn, with their titles and notes."""
+    titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
+    return [
+        Picture(titles[stem][0], files[-1], titles[stem][1], plain=stem in ("partition", "overview"))
+        for stem, files in files_by_picture.items()
+        if files is not None
+    ]
 
 
 def _write_grids(tables: Mapping[str, Sequence[Grid]], folder: Path) -> dict[str, Path]:
@@ -163,6 +178,7 @@ def write_page(
     pictures: Sequence[Picture],
     path: Path,
     *,
+    certain: Certainty | None = None,
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -182,8 +198,8 @@ def write_page(
         Figures to embed.
     path : Path
         The HTML file to write.
-    grids : Sequence[Grid]
-        Tables of chosen settings and by two settings.
+    certain, grids : optional
+        What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
         Cell key (column ``cell``) to the command that repeats its first run.
     provenance : Mapping[str, str], optional
@@ -201,7 +217,7 @@ def write_page(
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
-        certain=certainty(results, board),
+        certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
         exposed=exposure(frame),
         together=together(frame),

@@ -154,10 +154,12 @@ def inversion_sentences(cells: Iterable[Cell]) -> list[str]:
     """Return where a larger budget gave a worse result; nothing if no tuned budgets can be compared."""
     if (found := inversions(cells)) is None:
         return []
+    if not found:
+        return ["No larger budget has a worse result, beyond the interval of the difference."]
     start = "Worse at a larger budget, beyond the interval (a failure of the search, not of privacy)"
     texts = [_inverted(inversion) for inversion in found[:MOST_INVERSIONS]]
     rest = [f"{len(found) - len(texts)} more"] if len(found) > len(texts) else []
-    return [f"{start}: {'; '.join([*texts, *rest]) or 'none'}."]
+    return [f"{start}: {'; '.join([*texts, *rest])}."]
 
 
 def rank_sentences(cells: Sequence[Cell], by: str) -> list[str]:

@@ -93,7 +93,10 @@ def write_run_files(chosen: Iterable[Choice], folder: Path) -> dict[str, Path]:
     files = {}
     for choice in chosen:
         if (content := choice.run_file()) is not None:
-            files[choice.name] = folder / f"chosen-{safe_name(choice.name.replace('ε=', 'epsilon-'))}.yaml"
+            files[choice.name] = (
+                folder
+                / f"chosen-{safe_name(choice.name.replace('ε = ', 'epsilon-').replace(', ', ' '))}.yaml"
+            )
             write_text(files[choice.name], content)
     return files
 

@@ -7,20 +7,16 @@ from typing import Any
 from harness.core.registry import counted
 from harness.report.data.recommendation import ALONE, COMMON, Answer
 from harness.report.data.references import ReferenceAnswer, Shape, distance
-from harness.report.tables.recommendation import (
-    alone_text,
+from harness.report.tables.rated_rows import (
     bound_text,
     difference,
     estimate_text,
     figure,
     guarantee,
     interval_over,
-    listed,
-    nearest_miss,
-    nothing,
     settings_text,
-    unknown_budgets,
 )
+from harness.report.tables.recommendation import alone_text, listed, nearest_miss, nothing, unknown_budgets
 from harness.report.tables.text import in_sentence
 
 NEAR, FAR = 1.0, 2.5  # distances, in doublings

@@ -62,6 +62,8 @@ class Grid(NamedTuple):
         Values of the two settings.
     places : dict[tuple[str, str], Place]
         Entries by row and column; combinations that were not run are absent.
+    answers : tuple[str, ...]
+        What the table says, in sentences above it; the note then stands below.
     """
 
     title: str
@@ -70,6 +72,7 @@ class Grid(NamedTuple):
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     places: dict[tuple[str, str], Place]
+    answers: tuple[str, ...] = ()
 
     def lines(self) -> list[tuple[str, list[str]]]:
         """Return every row's name and texts."""
@@ -272,14 +275,10 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
     """Return the tables in GitHub's Markdown."""
     lines: list[str] = []
     for grid in grids:
-        lines += [
-            f"### {in_markdown(grid.title)}",
-            "",
-            in_markdown(grid.note),
-            "",
-            *grid.sheet().markdown(),
-            "",
-        ]
+        note, table = [in_markdown(grid.note), ""], [*grid.sheet().markdown(), ""]
+        answers = [f"- {in_markdown(answer)}" for answer in grid.answers]
+        lines += [f"### {in_markdown(grid.title)}", ""]
+        lines += [*answers, "", *table, *note] if answers else [*note, *table]
     return "\n".join(lines)
 
 
@@ -287,7 +286,8 @@ def grids_latex(grids: Sequence[Grid]) -> str:
     """Return the tables as LaTeX ``tabular`` environments (package booktabs), titles and notes as comments."""
     lines: list[str] = []
     for grid in grids:
-        lines += [latex_comment(grid.title), latex_comment(grid.note), *grid.sheet().latex(), ""]
+        comments = map(latex_comment, (grid.title, *grid.answers, grid.note))
+        lines += [*comments, *grid.sheet().latex(), ""]
     return "\n".join(lines)
 
 

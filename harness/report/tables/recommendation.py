@@ -1,49 +1,43 @@
-"""The answer to given bounds in sentences and as rows."""
+"""The answer to given bounds in sentences."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from harness.config.conditions import Condition
-from harness.config.recorded import BUILT_IN, RUN_FIELDS
 from harness.core.registry import counted
 from harness.core.units import size
-from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
+from harness.report.data.evidence import Estimate
 from harness.report.data.recommendation import (
     ALONE,
     COMMON,
     SAME,
-    SCOPE,
     Answer,
     Obstacle,
     RatedRow,
     Recommendation,
 )
-from harness.report.data.specs import in_text
-from harness.report.tables.text import (
-    EXTRAPOLATED,
-    extrapolation,
-    in_points,
-    in_sentence,
-    quantity,
-    signed,
-    words,
+from harness.report.tables.rated_rows import (
+    BUDGETS,
+    MOST,
+    bound_text,
+    column_text,
+    difference,
+    estimate_text,
+    figure,
+    guarantee,
+    interval_over,
+    model_text,
+    protection_text,
+    settings_text,
+    within_text,
 )
+from harness.report.tables.text import extrapolation, in_sentence
 
-MOST = 10  # rows in a terminal
-FEW = 3  # federations that have several rows each
 MOST_NAMES = 4  # of methods in a sentence
-BUDGETS = ("epsilon", "epsilon_total")
 LITTLE = 0.5  # share of the bytes of the best row that is worth a word
-
-
-def recommendation_rows(answer: Recommendation) -> list[dict[str, Any]]:
-    """Return a row for every row within the bounds, by federation: settings, value, loss, certainty."""
-    several = len(answer.answers) > 1
-    return [_row(own, rated, answer, several) for own in answer.answers for rated in own.rows]
 
 
 def sentences(answer: Recommendation) -> list[str]:
@@ -99,7 +93,7 @@ def federation_sentences(answer: Answer, whole: Recommendation) -> list[str]:
     return [
         *unknown_budgets(whole.conditions, [answer]),
         *warning,
-        f"{take} {best.algorithm}{_model(best.row)} with {settings_text(best.row)}: "
+        f"{take} {best.algorithm}{model_text(best.row)} with {settings_text(best.row)}: "
         f"{in_sentence(by)} {_expected(answer.estimates[best.key], best, by)}, {guarantee(best.row)}"
         f"{_certainty(best)}.",
         _next_best(answer, by),
@@ -115,101 +109,10 @@ def federation_text(answer: Answer) -> str:
     return f"{own.dataset or 'the problem'}{clients}"
 
 
-def settings_text(row: Row) -> str:
-    """Return the settings of a row that are not at their defaults, as ``lr 0.64, local_steps 17, rounds 10``."""
-    usual = BUILT_IN["algorithm"].get(row["algorithm"], {}).get("defaults", {})
-    problem = BUILT_IN["problem"].get(row["problem"] or "", {}).get("defaults", {})
-    parts = []
-    for text in (row["settings"] or "").split():
-        name, _, value = text.partition("=")
-        section, _, field = name.rpartition(".")
-        default = (usual if not section else problem if section == "problem" else {}).get(field)
-        own = section in ("model", "problem", "cohort") or (not section and field not in RUN_FIELDS)
-        if own and (default is None or in_text(name, default) != value):
-            parts.append(f"{name if section else field} {value}")
-    parts.append(f"rounds {row['rounds']}")
-    if row["clip"] is not None:
-        parts.append(f"clip {row['clip'] if isinstance(row['clip'], str) else quantity(row['clip'])}")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
-    if row["codec"] not in (None, "float32", "float64"):
-        parts.append(f"codec {row['codec']}")
-    return ", ".join(parts)
-
-
-def guarantee(row: Row) -> str:
-    """Return the privacy of a row in words."""
-    if row["model_for"] == ALONE:
-        return "with nothing sent"
-    if row["dp_unit"] is None:
-        return "without privacy"
-    epsilon = row["epsilon_total"]
-    amount = "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
-    mechanism = f"{row['dp_mechanism']} " if row["dp_mechanism"] not in (None, "independent") else ""
-    return f"under {amount} for a {row['dp_unit']} ({mechanism}{row['dp_placement']} noise)"
-
-
-def protection_text(row: Row) -> str:
-    """Return privacy and compression of a row in the words of a table."""
-    parts = []
-    if row["dp_unit"] is not None:
-        epsilon = row["epsilon_total"]
-        parts.append(
-            "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
-        )
-        if row["dp_mechanism"] not in (None, "independent"):
-            parts.append(f"{row['dp_mechanism']} noise")
-        if row["noise_cohort"] is not None:
-            parts.append(f"extrapolated to cohorts of {row['noise_cohort']:,}")
-    for name, effect in (("alpha", "pruned"), ("beta", "dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
-    if row["codec"] not in (None, "float32", "float64"):
-        parts.append(f"sent as {row['codec']}")
-    return ", ".join(parts) or "no privacy, nothing pruned"
-
-
-def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
-    """Return at most `MOST` rows for a terminal: the best of each method, of many federations the first of each."""
-    found = [own for own in answer.answers if own.rows]
-    if len(found) > FEW:
-        return [_overview(own, answer) for own in found[:MOST]]
-    shown = [(own, rated) for own in found for rated in _best_of_methods(own)[: MOST // max(1, len(found))]]
-    rows = [(_named(own) if len(found) > 1 else {}) | _readable(own, rated, answer) for own, rated in shown]
-    if all(rated.within == rated.seeds for _, rated in shown):
-        for row in rows:
-            del row["within bounds"]
-    return rows
-
-
-def table_title(answer: Recommendation, shown: int) -> str:
-    """Return the title of a table of so many of the rows within the bounds."""
-    federations = sum(bool(own.rows) for own in answer.answers)
-    what = "the first of each federation" if federations > FEW else "the best of each method first"
-    more = f"; {shown} of {len(answer.rows)} rows, all with --json" if shown < len(answer.rows) else ""
-    return f"Within all bounds, {what}{more}"
-
-
-def bound_text(condition: Condition) -> str:
-    """Return a bound with bytes in their units."""
-    if condition.name.startswith("bytes") and condition.name in TOTALS and isinstance(condition.value, float):
-        return f"{condition.name} {condition.sign} {size(condition.value)}"
-    return str(condition)
-
-
 def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return names as ``a, b and c``, many as ``a, b, c, d and 3 more``."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _best_of_methods(answer: Answer) -> list[RatedRow]:
-    """Return the first row of each method; all rows where there is only one."""
-    firsts = {rated.algorithm: rated for rated in reversed(answer.rows)}
-    if len(firsts) == 1:
-        return list(answer.rows)
-    return [rated for rated in answer.rows if firsts[rated.algorithm] is rated]
 
 
 def _expected(estimate: Estimate, best: RatedRow, by: str) -> str:
@@ -219,33 +122,9 @@ def _expected(estimate: Estimate, best: RatedRow, by: str) -> str:
     return f"{estimate_text(by, estimate)} is expected (95 % interval {interval_over(best.row, estimate)})"
 
 
-def estimate_text(by: str, estimate: Estimate) -> str:
-    """Return a value with its interval: ``0.819 [0.813, 0.825]``."""
-    value, ends = figure(by, estimate.mean), (estimate.low, estimate.high)
-    if not estimate.over:
-        return value
-    if in_points(by):  # a share beyond 0 or 1 is none
-        ends = max(0.0, ends[0]), min(1.0, ends[1])
-    return f"{value} [{figure(by, ends[0])}, {figure(by, ends[1])}]"
-
-
-def interval_over(row: Row, estimate: Estimate) -> str:
-    """Return what an interval covers."""
-    if estimate.over == SEARCHES:
-        return f"over {SEARCHES}"
-    tuned = ", without the luck of the search for settings" if row["tuned"] else ""
-    return f"over {counted(row['done'], 'seed')}{tuned}"
-
-
 def _certainty(best: RatedRow) -> str:
     """Return in how many seeds the bounds hold, where not in all."""
-    return "" if best.within == best.seeds else f"; {_within(best)} seeds were within all bounds"
-
-
-def _within(rated: RatedRow) -> str:
-    """Return in how many seeds the bounds hold; of published rows about how many."""
-    about = "" if rated.counted or rated.within == rated.seeds else "about "
-    return f"{about}{rated.within} of {rated.seeds}"
+    return "" if best.within == best.seeds else f"; {within_text(best)} seeds were within all bounds"
 
 
 def _next_best(answer: Answer, by: str) -> str:
@@ -261,7 +140,7 @@ def _next_best(answer: Answer, by: str) -> str:
     if loss.mean < 0:
         said = (
             f"{rival.algorithm} is better by {difference(by, -loss.mean)}, but only "
-            f"{_within(rival)} seeds are within the bounds"
+            f"{within_text(rival)} seeds are within the bounds"
         )
     if not answer.equal:
         return f"{said}; every other method can be told apart from {best}{_luck(answer, by)}."
@@ -419,121 +298,5 @@ def nothing(answer: Recommendation) -> list[str]:
 def nearest_miss(obstacle: Obstacle, where: str = "") -> str:
     """Return which row misses a bound by the least, and with what."""
     row, name = obstacle.nearest, obstacle.condition.name
-    value = _value_text(name, row.values[name], row.row["noise_cohort"])
+    value = column_text(name, row.values[name], row.row["noise_cohort"])
     return f"{row.algorithm}{where} ({protection_text(row.row)}) comes nearest, with {value}"
-
-
-def figure(by: str, value: float) -> str:
-    """Return a value of a measure: shares with three digits, bytes in their units."""
-    if in_points(by):
-        return f"{value:.3f}"
-    return size(value) if by.startswith("bytes") else quantity(value)
-
-
-def difference(by: str, value: float, sign: bool = False) -> str:
-    """Return a difference of a measure: of shares in points."""
-    if in_points(by):
-        text = signed(100 * value, "+.1f") if sign else format(100 * value, ".1f")
-        return text if sign else f"{text} points"
-    return size(value) if by.startswith("bytes") else quantity(value)
-
-
-def _plain(by: str, value: float) -> str:
-    """Return a difference without its unit."""
-    return difference(by, value).removesuffix(" points")
-
-
-def _model(row: Row) -> str:
-    """Return what is trained, where it is no plain classification or regression by a linear model."""
-    problem = f" on {row['problem']}" if row["problem"] not in (None, "classify", "regression") else ""
-    return f" ({row['model']}{problem})" if row["model"] else problem
-
-
-def _epsilon(row: Row) -> str:
-    return f"{quantity(row['epsilon_total'], 3)}{'' if row['noise_cohort'] is None else EXTRAPOLATED}"
-
-
-def _row(own: Answer, rated: RatedRow, answer: Recommendation, several: bool) -> dict[str, Any]:
-    low, high = rated.interval
-    estimate, loss, row = own.estimates[rated.key], own.losses[rated.key], rated.row
-    names = dict.fromkeys([answer.by, *(condition.name for condition in answer.conditions)])
-    return {
-        "algorithm": rated.algorithm,
-        "data": own.federation.dataset,
-        "clients": own.federation.clients,
-        "protection": protection_text(row),
-        "settings": settings_text(row),
-        "model": row["model"],
-        "problem": row["problem"],
-        "model_for": row["model_for"],
-        "within": rated.share,
-        "within_low": low,
-        "within_high": high,
-        "within_counted": rated.counted,
-        "seeds": rated.seeds,
-        **{name: rated.values[name] for name in names if name not in ("algorithm", "dataset")},
-        "low": _finite(estimate.low),
-        "high": _finite(estimate.high),
-        "interval_over": estimate.over or None,
-        "loss": loss.mean,
-        "loss_low": _finite(loss.low),
-        "loss_high": _finite(loss.high),
-        "loss_over": loss.over or None,
-        "loss_paired": loss.paired,
-        "told_apart": own.is_apart(rated),
-        "same_method_differs": own.luck,
-        "noise_cohort": row["noise_cohort"],
-        "cell": rated.key,
-    }
-
-
-def _readable(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str, Any]:
-    loss, by = own.losses[rated.key], answer.by
-    bounds = (
-        c.name for c in answer.conditions if c.upper is not None and c.name not in (by, *SCOPE, *BUDGETS)
-    )
-    is_best = rated is own.best
-    return {
-        "method": rated.algorithm,
-        "protection": protection_text(rated.row),
-        words(by): estimate_text(by, own.estimates[rated.key]),
-        "costs (points)" if in_points(by) else "costs": "" if is_best else _plain(by, loss.mean),
-        "told apart": "" if is_best else "yes" if own.is_apart(rated) else "no",
-        "within bounds": _within(rated),
-        **{
-            name.replace("_", " "): _value_text(name, rated.values[name], rated.row["noise_cohort"])
-            for name in dict.fromkeys([*bounds, "bytes"])
-        },
-        "model for": rated.row["model_for"],
-    }
-
-
-def _overview(own: Answer, answer: Recommendation) -> dict[str, Any]:
-    """Return the first row of a federation beside what it is compared with."""
-    row = _readable(own, own.best, answer)
-    kept = {name: row[name] for name in ("method", "protection", words(answer.by), "bytes", "model for")}
-    values = {"no privacy": own.without_privacy, "alone": own.alone}
-    return {
-        **_named(own),
-        **kept,
-        "as good": counted(len(own.equal), "method"),
-        **{name: "" if one is None else figure(answer.by, one.mean) for name, one in values.items()},
-    }
-
-
-def _named(own: Answer) -> dict[str, Any]:
-    return {"federation": own.federation.dataset or "-", "clients": own.federation.clients}
-
-
-def _finite(value: float) -> float | None:
-    """Return an end of an interval; None where there is none, as JSON has no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def _value_text(name: str, value: Any, noise_cohort: int | None) -> Any:
-    """Return a value as text, with the mark of an epsilon that is extrapolated."""
-    if name in TOTALS and name.startswith("bytes"):
-        return size(value)
-    text = quantity(value) if isinstance(value, float) else value
-    marked = name.startswith("epsilon") and value is not None and noise_cohort is not None
-    return f"{text}{EXTRAPOLATED}" if marked else text

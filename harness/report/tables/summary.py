@@ -50,7 +50,7 @@ def print_summary(
     baseline: str | None,
     console: Console,
 ) -> None:
-    """Print the cost of protection, and the full table if it is short or the terminal wide enough.
+    """Print the cost of protection, the full table if it is short or the terminal wide enough, then notes.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ def print_summary(
     board = Board.of(frame)
     frame = board.frame
     in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
-    if in_full:
-        print_table(board, console)
     for comparison in compared[:MOST_COMPARED]:
         print_comparison(comparison, console)
         print_clients(comparison, results, console)
+    if in_full:
+        print_table(board, console)
     if compared:
         _say(console, _purposes(frame))
     if not in_full:
@@ -112,15 +112,13 @@ def _purposes(frame: pd.DataFrame) -> str:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the setting and the cost of protection, in at most 80 columns."""
+    """Print the cost of protection in a sentence and as a table, then what it means, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     measure, plain, protected = comparison
     _say(console, headline(comparison))
     _say(console, _setting((plain, *protected)))
-    for text in _statements(protected):
-        _say(console, text)
     points = in_points(measure)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(plain.algorithm)
@@ -145,6 +143,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     )
     _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
     _say(console, _unpaired(comparison))
+    for text in _statements(protected):
+        _say(console, text)
 
 
 def print_clients(comparison: Comparison, results: Results, console: Console) -> None:

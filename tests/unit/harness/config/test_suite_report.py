@@ -31,6 +31,31 @@ def test_names_of_one_method_are_those_of_algorithms_that_run():
     assert len(make_suite(content, instead={"algorithm": ["fedavg"]}).combinations) == 1
 
 
+def test_names_of_one_method_meet_in_a_setting_of_the_suite():
+    """What each row chooses for itself, and the algorithm's own settings, keep no pair apart."""
+    report = {"same": [["fedavg", "fednova"]]}
+
+    def read(first, second, **sections):
+        blocks = [{"algorithm": ["fedavg"], **first}, {"algorithm": ["fednova"], **second}]
+        return make_suite({"base": BASE, "sweep": blocks, "report": report, **sections})
+
+    read({"seed": [0]}, {"seed": [1], "algorithm.lr": [0.5]})
+    with pytest.raises(
+        UserError, match=r"report\.same: fedavg is compared with fednova.*all else but the alg"
+    ):
+        read({"rounds": [5]}, {"rounds": [6]})
+    read({"rounds": [5]}, {"rounds": [6]}, report={**report, "chosen": ["rounds"]})
+    tune = {"settings": {"algorithm.lr": {"log_uniform": [0.1, 1]}, "rounds": {"choice": [5, 6]}}}
+    read({"rounds": [5]}, {"rounds": [6]}, tune=tune)
+    with pytest.raises(
+        UserError, match=r"report\.same: fednova has no row to compare, as no run of it is poss"
+    ):
+        read({}, {"algorithm": [{"name": "fednova", "lr": 0.5}], "problem": ["fair_weights"]})
+    three = {"same": [["fedavg", "fednova", "fedprox"]]}
+    with pytest.raises(UserError, match="fedprox is compared with fedavg and fednova"):
+        read({"algorithm": ["fedavg", "fednova"]}, {"algorithm": ["fedprox"], "rounds": [3]}, report=three)
+
+
 def test_a_target_and_one_or_several_pivots_are_read():
     one = suite(by="stationarity", target={"stationarity": "1e-2"}, pivot=["seed", "algorithm.alpha"])
     assert one.target == ("stationarity", 0.01) and one.pivots == (("seed", "algorithm.alpha", None),)

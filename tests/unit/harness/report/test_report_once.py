@@ -7,6 +7,7 @@ from rich.console import Console
 
 from harness.report import Results, print_summary, write_report
 from harness.report.data import identity
+from harness.report.html import page
 from harness.report.html.page import DEFAULT
 from harness.report.tables import rows
 from harness.report.tables.rows import board_of
@@ -54,6 +55,13 @@ def test_rows_and_their_names_are_found_once(tmp_path, blank_pictures):
     ):
         assert len(report(tmp_path).cells) == CELLS
     assert (found.call_count, tasks.call_count, traits.call_count) == (1, 1, CELLS)
+
+
+def test_what_is_certain_is_found_once(tmp_path, blank_pictures):
+    """Page and Markdown have the same tables above the leaderboard."""
+    with mock.patch.object(page, "certainty", wraps=page.certainty) as found:
+        report(tmp_path)
+    assert found.call_count == 1
 
 
 def test_what_a_search_chose_is_left_out_of_comparisons_alone():

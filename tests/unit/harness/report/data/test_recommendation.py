@@ -13,7 +13,8 @@ from harness.report import Results, leaderboard
 from harness.report.data.columns import LEADERBOARD
 from harness.report.data.evidence import Evidence
 from harness.report.data.recommendation import recommend
-from harness.report.tables.recommendation import notes, readable_rows, recommendation_rows, sentences
+from harness.report.tables.rated_rows import readable_rows, recommendation_rows
+from harness.report.tables.recommendation import notes, sentences
 from harness.report.tables.write import summary
 from tests.support.records import done, evaluation, private, spec, undone
 

@@ -8,6 +8,7 @@ from harness.config.report import ReportSpec
 from harness.report import Results
 from harness.report.html.page import write_report
 from harness.report.tables.certainty import certainty_tables, inversion_sentences
+from harness.report.tables.pivot import grids_markdown
 from harness.report.tables.rows import board_of
 from harness.report.tables.tuning import tuning_tables
 from tests.support.records import JITTER, done, evaluation, private, searched, spec
@@ -85,13 +86,41 @@ def test_a_report_says_where_a_larger_budget_was_worse(tmp_path):
     text = (tmp_path / "leaderboard.md").read_text()
     assert f"- {said} on adult at ε 8: accuracy 0.7500, 0.8000 at ε 1, -5.0 [-5.2" in text
     assert said in (tmp_path / "index.html").read_text()
-    assert "had better results: fedavg ε=8." in (tmp_path / "tuned.md").read_text()
+    assert "had better results: fedavg, ε = 8." in (tmp_path / "tuned.md").read_text()
     good = [*runs("fedavg", 0.70, 1.0), *runs("fedavg", 0.75, 8.0)]
-    assert inversion_sentences(Results(good).cells)[0].endswith("not of privacy): none.")
+    assert inversion_sentences(Results(good).cells) == [
+        "No larger budget has a worse result, beyond the interval of the difference."
+    ]
     (grid,) = tuning_tables(good)
-    assert "had better results: none." in grid.note
+    assert "none had better results at a smaller budget" in grid.note
     (grid,) = tuning_tables(runs("fedavg", 0.7, 1.0))
     assert "better results" not in grid.note
+
+
+def test_a_table_of_choices_begins_with_a_sentence_for_each_method_and_budget():
+    """Rows are named as in other tables, with options of the data only where data of one name differ."""
+    stops, vote, other = (
+        {"data": {"name": name, "sensitive": sensitive}}
+        for name, sensitive in (("stops", "race"), ("vote", "race"), ("vote", "sex"))
+    )
+    records = [
+        replace(record, search=record.search | {"number": number})
+        for number, (data, epsilon) in enumerate([(stops, None), (stops, 8.0), (vote, 8.0), (other, 8.0)])
+        for record in runs("fedavg", 0.8 - number / 100, epsilon, **data)
+    ]
+    for record in records:
+        record.search["trials"][0]["settings"] = {"algorithm.lr": 0.25, "rounds": 30}
+    (grid,) = tuning_tables(records)
+    assert grid.rows == (
+        "fedavg, stops, no privacy",
+        "fedavg, stops, ε = 8",
+        "fedavg, vote(sensitive=race), ε = 8",
+        "fedavg, vote(sensitive=sex), ε = 8",
+    )
+    reached = "accuracy 0.7900 [0.7890, 0.7910] on test samples, with lr 0.25, rounds 30."
+    assert len(grid.answers) == 4 and grid.answers[1] == f"fedavg, stops, ε = 8: {reached}"
+    text = grids_markdown([grid])
+    assert text.index("- fedavg, stops") < text.index("| fedavg, stops") < text.index("In brackets: 95 %")
 
 
 @pytest.mark.usefixtures("blank_pictures")

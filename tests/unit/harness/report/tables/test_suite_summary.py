@@ -243,6 +243,20 @@ def test_the_first_sentence_says_what_protection_costs():
     assert "ε = 8 gains 10.0 points of accuracy [10.0, 10.0]." in " ".join(printed(better).split())
 
 
+def test_the_answer_comes_first_then_the_tables_then_the_notes():
+    text = " ".join(printed(ladder()).split())
+    order = (
+        "On adult, ε = 8 costs",
+        "Measured on",
+        "change, points",
+        "Privacy: ",
+        "Algorithm",
+        "all 6 private runs",
+    )
+    places = [text.index(words) for words in order]
+    assert places[0] == 0 and places == sorted(places)
+
+
 def test_intervals_of_searched_rows_are_over_searches_and_seeds():
     """Four in ten searches would have chosen a setting that is ten points worse."""
     plain = searched([run(seed, 0.8) for seed in range(10)])
