@@ -54,11 +54,49 @@ def loops_of(module: nn.Module | None) -> Loops | None:
     return next((why for why in marked if why is not None), None)
 
 
+class Constants:
+    """Copies of a model's constants on other devices and in other types; each is made once.
+
+    All parts of a model have one object in common. It is the same in deep copies, and so in smaller models.
+    """
+
+    def __init__(self) -> None:
+        self._placed: dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def __deepcopy__(self, _: object) -> Constants:
+        return self
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Constants:
+        """Return the object of a module, which `freeze` gives it; a new one without."""
+        kept: Constants | None = vars(module).get("constants_of_model")
+        return cls() if kept is None else kept
+
+    def belong_to(self, module: nn.Module) -> None:
+        """Become the object of a module and all its parts."""
+        for part in module.modules():
+            vars(part)["constants_of_model"] = self
+
+    def placed(self, constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a constant on a device in a type.
+
+        It is a plain tensor although the module may just be vectorized, differentiated or recorded.
+        """
+        if constant.device == device and constant.dtype == dtype:
+            return constant
+        key = id(constant), device, dtype
+        if key not in self._placed:
+            with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
+                self._placed[key] = constant, constant.to(device, dtype)  # an id is that of what lives
+        return self._placed[key][1]
+
+
 def freeze(module: nn.Module) -> None:
     """Make the frozen parameters of a module buffers, in place: public constants of the problem.
 
     A parameter is frozen if its ``requires_grad`` is False. One that several layers share stays shared.
     """
+    Constants.of(module).belong_to(module)
     constants: dict[nn.Parameter, Tensor] = {}
     for layer in list(module.modules()):
         for name, parameter in list(layer.named_parameters(recurse=False)):
@@ -88,6 +126,12 @@ def constants_of(module: nn.Module) -> list[tuple[Tensor, list[str]]]:
     for name, value in module.named_buffers(remove_duplicate=False):
         constants.setdefault(id(value), (value, []))[1].append(name)
     return list(constants.values())
+
+
+def share_constants(module: nn.Module, earlier: nn.Module) -> None:
+    """Give a module the constants of an equal one, with their copies."""
+    set_constants(module, dict(earlier.named_buffers()))
+    Constants.of(earlier).belong_to(module)
 
 
 def set_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -134,7 +178,7 @@ class Ravel:
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 raise UserError(f"parameter {name!r} is frozen; call harness.models.freeze(module) before")
-        self._constants = constants_of(module)
+        self._constants, self._copies = constants_of(module), Constants.of(module)
         shared = {id(value): value for value, _ in self._constants}
         # Shapes only, as problems outlive their runs in caches.
         self.module = deepcopy(module, shared).to("meta")
@@ -187,7 +231,7 @@ class Ravel:
         if not self._constants or self._mine.placed == (device, dtype):
             return
         for value, names in self._constants:
-            placed = _placed(value, device, dtype if value.is_floating_point() else value.dtype)
+            placed = self._copies.placed(value, device, dtype if value.is_floating_point() else value.dtype)
             for layer, name in _slots(self._mine.module, names):
                 setattr(layer, name, placed)
         self._mine.placed = device, dtype
@@ -266,20 +310,6 @@ def _slots(module: nn.Module, names: Sequence[str]) -> list[tuple[nn.Module, str
     """Return the layers, and the attributes there, that hold a tensor of these names; a layer may have several."""
     paths = (name.rpartition(".") for name in names)
     return list(dict.fromkeys((module.get_submodule(path), name) for path, _, name in paths))
-
-
-def _placed(constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return a constant on a device in a type. A copy is made once, and lives as long as the constant.
-
-    It is a plain tensor although the module may just be vectorized, differentiated or recorded.
-    """
-    if constant.device == device and constant.dtype == dtype:
-        return constant
-    copies: dict[object, Tensor] = vars(constant).setdefault("copies", {})
-    if (device, dtype) not in copies:
-        with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
-            copies[device, dtype] = constant.to(device, dtype)
-    return copies[device, dtype]
 
 
 def _channels_last(weight: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from harness.core import rng
-from harness.core.flat_model import constants_digest, set_constants
+from harness.core.flat_model import constants_digest, share_constants
 from harness.core.registry import Registry, UserError, unknown
 from harness.models.own import adapt
 
@@ -161,7 +161,7 @@ def _share_constants(where: str, key: object, module: nn.Module) -> None:
             f"{where} its frozen parameters or buffers are others than when it was first built, and the ids of "
             "runs name those; read them from a file that stays as it is, and load the plugin again after a change"
         )
-    set_constants(module, dict(earlier.named_buffers()))
+    share_constants(module, earlier)
     _built[key] = earlier
     for old in list(_built)[:-MOST_BUILT]:
         _built.pop(old)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -164,6 +165,20 @@ def test_the_frozen_part_is_held_once_whatever_computes():
     gc.collect()
     held = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == weight.shape]
     assert len({one.data_ptr() for one in held if not one.is_meta and torch.equal(one.float(), weight)}) == 2
+
+
+def test_copies_in_another_type_are_those_of_the_whole_model():
+    """A part and a deep copy of a model use the copy that the model has made, and nothing is hung on tensors."""
+    whole, _ = problems(deep=True)
+    net, doubles = whole.module, torch.zeros(2, INPUTS, dtype=torch.float64)
+    smaller = deepcopy(net, {id(value): value for value in net.buffers()})
+    ravels = [Ravel(net), Ravel(net.extractor), Ravel(smaller)]
+    for ravel in ravels:
+        ravel(torch.zeros(ravel.size, dtype=torch.float64), doubles)
+    own = [ravel._own_module() for ravel in ravels]
+    first, second, third = own[0].extractor[0][0].weight, own[1][0][0].weight, own[2].extractor[0][0].weight
+    assert first.dtype == torch.float64 and first is second is third
+    assert not any(vars(value) for value in net.buffers())
 
 
 def test_constants_survive_vectorizing_and_differentiating():
