@@ -9,7 +9,8 @@ finds units in layers of `torch.nn` only.
 from harness.core.flat_model import freeze
 from harness.models import networks as networks  # registers our models
 from harness.models.net import Encoder, Net, compute_in, computes_in, dense, encoder
-from harness.models.registry import MODELS, Shape, build, complete, describe, model, names
+from harness.models.registry import MODELS, build, complete, describe, model, names
+from harness.models.values import Shape
 
 __all__ = [
     "MODELS",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import nn
@@ -15,11 +14,10 @@ from harness.core import rng
 from harness.core.flat_model import constants_digest, share_constants
 from harness.core.registry import Registry, UserError, unknown
 from harness.models.own import adapt
+from harness.models.values import KINDS, Shape, checked, kind_of
 
-Shape = tuple[int, ...]
 Make = Callable[..., nn.Module]
 AnyMake = TypeVar("AnyMake", bound=Make)
-KINDS = "int, float, bool, str, Literal[...] or tuple[int, ...]"
 
 
 class Model(NamedTuple):
@@ -73,7 +71,7 @@ def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
         for key, value in usual.items():
             if value is inspect.Parameter.empty:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} needs a default")
-            if _kind(hints[key], value) is None:
+            if kind_of(hints[key], value) is None:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} must be of type {KINDS}")
         MODELS.add(make.__name__, Model(make, inputs), make)
         return make
@@ -123,10 +121,10 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     """
     entry = MODELS[name]
     where = f"model {name!r}:"
-    shape: Shape = _checked(f"{where} input_shape", input_shape, Shape)
+    shape: Shape = checked(f"{where} input_shape", input_shape, Shape)
     if not shape:
         raise UserError(f"{where} input_shape must have at least one axis")
-    _checked(f"{where} outputs", outputs, int)
+    checked(f"{where} outputs", outputs, int)
     construct = partial(entry.make, shape, outputs, **complete(name, settings))
     with rng.seeded(0):  # layers draw from global generators, whose states must not change
         if entry.ours:
@@ -180,7 +178,7 @@ def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     for key, value in settings.items():
         if key not in values:
             raise unknown(f"setting of model {name!r}", key, values or ["none"])
-        values[key] = _checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
+        values[key] = checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
     return values
 
 
@@ -195,43 +193,3 @@ def _settings(make: Make) -> tuple[dict[str, Any], dict[str, object]]:
         )
     usual = {p.name: p.default for p in parameters[2:]}
     return {key: type(value) for key, value in usual.items()} | get_type_hints(make), usual
-
-
-def _checked(what: str, value: Any, hint: object, usual: object = 1) -> Any:
-    """Return ``value`` if it fits the type of a setting, else raise."""
-    kind = _kind(hint, usual)
-    assert kind is not None
-    expected, fits = kind
-    if not fits(value):
-        raise UserError(f"{what} must be {expected}, not {value!r}")
-    if hint is float:
-        return float(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _kind(hint: object, usual: object) -> tuple[str, Callable[[object], bool]] | None:
-    """Return what a type of setting allows, in words and as a test; None if it is no type of a setting.
-
-    Numbers are positive if the default is.
-    """
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(hint))), get_args(hint).__contains__
-    if hint in (tuple, Shape):
-        return "a list of positive integers", lambda v: isinstance(v, list | tuple) and all(map(_is_count, v))
-    if hint is bool or hint is str:
-        return "true or false" if hint is bool else "a text", lambda v: isinstance(v, hint)
-    positive = isinstance(usual, int | float) and usual > 0
-    if hint is int:
-        return ("a positive integer", _is_count) if positive else ("an integer", lambda v: _is_number(v, int))
-    if hint is float:
-        expected = "a positive number" if positive else "a finite number"
-        return expected, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
-    return None
-
-
-def _is_count(value: object) -> bool:
-    return _is_number(value, int) and value >= 1  # type: ignore[operator]
-
-
-def _is_number(value: object, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
