@@ -54,14 +54,25 @@ def loops_of(module: nn.Module | None) -> Loops | None:
     return next((why for why in marked if why is not None), None)
 
 
-class Constants:
-    """Copies of a model's constants on other devices and in other types; each is made once.
+Copies = dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]]
 
-    All parts of a model have one object in common. It is the same in deep copies, and so in smaller models.
+
+class Constants:
+    """Copies of a model's constants in other types or on other devices, and which of them a run's seed draws.
+
+    All parts of a model have one object in common. It is the same in deep copies, and so in smaller models. A copy
+    is made once.
+
+    Attributes
+    ----------
+    seeded : tuple of Tensor
+        Constants that the run's seed draws.
     """
 
     def __init__(self) -> None:
-        self._placed: dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._copies: Copies = {}
+        self._copies_of_seeded: Copies = {}
+        self.seeded: tuple[Tensor, ...] = ()
 
     def __deepcopy__(self, _: object) -> Constants:
         return self
@@ -84,11 +95,16 @@ class Constants:
         """
         if constant.device == device and constant.dtype == dtype:
             return constant
-        key = id(constant), device, dtype
-        if key not in self._placed:
+        of_run = any(constant is one for one in self.seeded)
+        copies, key = self._copies_of_seeded if of_run else self._copies, (id(constant), device, dtype)
+        if key not in copies:
             with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
-                self._placed[key] = constant, constant.to(device, dtype)  # an id is that of what lives
-        return self._placed[key][1]
+                copies[key] = constant, constant.to(device, dtype)  # an id is that of what lives
+        return copies[key][1]
+
+    def share(self, earlier: Constants) -> None:
+        """Use the copies of an equal model, but for those of what the seed draws."""
+        self._copies = earlier._copies
 
 
 def freeze(module: nn.Module) -> None:
@@ -108,9 +124,31 @@ def freeze(module: nn.Module) -> None:
                 layer.register_buffer(name, constants[parameter])
 
 
+def seed_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Replace constants, given by their names, by those that the run's seed draws: they are in no digest."""
+    set_constants(module, values)
+    Constants.of(module).seeded = tuple(values.values())
+
+
+def seeded(module: nn.Module | None) -> bool:
+    """Return whether some constants of a module are drawn by the run's seed."""
+    return module is not None and bool(Constants.of(module).seeded)
+
+
+def _named_constants(module: nn.Module | None) -> dict[str, Tensor]:
+    """Return the constants of a module that are the same for all seeds."""
+    if module is None:
+        return {}
+    drawn = {id(value) for value in Constants.of(module).seeded}
+    return {name: value for name, value in module.named_buffers() if id(value) not in drawn}
+
+
 def constants_digest(module: nn.Module | None) -> str:
-    """Return the digest of a module's constants with their names; empty if it has none."""
-    constants = {} if module is None else dict(module.named_buffers())
+    """Return the digest of a module's constants with their names; empty if it has none.
+
+    Those that the run's seed draws follow from it.
+    """
+    constants = _named_constants(module)
     if not constants:
         return ""
     digest = hashlib.sha256()
@@ -129,9 +167,9 @@ def constants_of(module: nn.Module) -> list[tuple[Tensor, list[str]]]:
 
 
 def share_constants(module: nn.Module, earlier: nn.Module) -> None:
-    """Give a module the constants of an equal one, with their copies."""
-    set_constants(module, dict(earlier.named_buffers()))
-    Constants.of(earlier).belong_to(module)
+    """Give a module the constants of an equal one, with their copies, but for those that a run's seed draws."""
+    set_constants(module, _named_constants(earlier))
+    Constants.of(module).share(Constants.of(earlier))
 
 
 def set_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -24,22 +24,62 @@ from harness.core import rng
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Loops, Ravel, changes_in_forward, freeze, set_start, take_in_loops
 from harness.core.registry import UserError
+from harness.models.adapters import Adapter, adapted, adapters_of
 from harness.models.net import Net
 
 SAMPLES = 3  # in a batch on which a module is tried
 BATCHES = 4  # of which one must show that a parameter has an effect, as ReLU has none for some
 
 
-def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> nn.Module:
+def adapt(
+    where: str,
+    construct: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    outputs: int,
+    adapter: Adapter | None = None,
+) -> nn.Module:
     """Return what a user's function constructs, as a `Net` if it has a head, to start as constructed.
 
-    The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for.
+    The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for. With an
+    adapter it is tried with its factors, so what is frozen because of it need not be fit for training.
 
     Raises
     ------
     UserError
         If the function raises, or the module cannot be trained in a federation; the message begins with ``where``.
     """
+    module, batch = _constructed(where, construct), _batch(shape, outputs)
+    if adapter is not None:
+        fit = partial(adapted, where, adapter=adapter, head=head_name(module, batch, outputs))
+        construct = partial(_fitted, construct, fit)
+        module = fit(module)
+    if why := _obstacle(module):
+        raise UserError(f"{where} {why}")
+    freeze(module)
+    tried = _shake(module)
+    _try(where, tried, batch, outputs)
+    if any(True for _ in module.buffers()):
+        _check_effects(where, tried, shape, outputs)
+    if (why := _loops(where, tried, batch)) is not None:
+        take_in_loops(module, why)
+    names = tuple(name for name, _ in module.named_parameters())
+    if not isinstance(module, Net):
+        name_of_head = _head(tried, batch, outputs)
+        if name_of_head is None:
+            set_start(module, partial(_constructed_start, construct, names))
+            return module
+        head_parameters = tuple(name for name in names if name.rpartition(".")[0] == name_of_head)
+        names = (*(name for name in names if name not in head_parameters), *head_parameters)
+        head, before = _divide(module, name_of_head)
+        module = Net(before, head.in_features, outputs, "own")
+        module.head = head
+    if module.initializer == "own":
+        set_start(module, partial(_constructed_start, construct, names))
+    return module
+
+
+def _constructed(where: str, construct: Callable[[], nn.Module]) -> nn.Module:
+    """Return what a user's function constructs; refuse whatever is no module."""
     try:
         module = construct()
     except UserError:
@@ -48,29 +88,12 @@ def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...]
         raise UserError(f"{where} {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
-    if why := _obstacle(module):
-        raise UserError(f"{where} {why}")
-    freeze(module)
-    tried, batch = _shake(module), _batch(shape, outputs)
-    _try(where, tried, batch, outputs)
-    if any(True for _ in module.buffers()):
-        _check_effects(where, tried, shape, outputs)
-    if (why := _loops(where, tried, batch)) is not None:
-        take_in_loops(module, why)
-    names = tuple(name for name, _ in module.named_parameters())
-    if not isinstance(module, Net):
-        head_name = _head(tried, batch, outputs)
-        if head_name is None:
-            set_start(module, partial(_constructed_start, construct, names))
-            return module
-        head_parameters = tuple(name for name in names if name.rpartition(".")[0] == head_name)
-        names = (*(name for name in names if name not in head_parameters), *head_parameters)
-        head, before = _divide(module, head_name)
-        module = Net(before, head.in_features, outputs, "own")
-        module.head = head
-    if module.initializer == "own":
-        set_start(module, partial(_constructed_start, construct, names))
     return module
+
+
+def _fitted(construct: Callable[[], nn.Module], fit: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Return what a function constructs, with adapters."""
+    return fit(construct())
 
 
 def _constructed_start(
@@ -263,13 +286,28 @@ def _close(values: Tensor, expected: Tensor) -> bool:
     return torch.allclose(values, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
+def head_name(network: nn.Module, batch: Tensor, outputs: int) -> str | None:
+    """Return the name of the head of a network that has not been tried, if it has one."""
+    if isinstance(network, Net):
+        return "head"
+    try:
+        return _head(_shake(network), batch, outputs)
+    except Exception:  # the network cannot be trained, and the trials of what is trained say why
+        return None
+
+
 def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
     """Return the name of the linear layer that is applied last, once, to one vector per sample, if any.
 
-    It must be trained as a whole.
+    It must be trained as a whole, and is no factor of an adapter.
     """
+    factors = {id(part) for layer in adapters_of(module) for part in layer.modules()}
     linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-    layers = {name: layer for name, layer in linear.items() if not any(True for _ in layer.buffers())}
+    layers = {
+        name: layer
+        for name, layer in linear.items()
+        if not any(True for _ in layer.buffers()) and id(layer) not in factors
+    }
     named = [name for name, layer in layers.items() if name == "head" or layer.out_features == outputs]
     if not named:
         return None

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from harness.core import rng
-from harness.core.flat_model import constants_digest, share_constants
+from harness.core.flat_model import Ravel, constants_digest, freeze, share_constants
 from harness.core.registry import Registry, UserError, unknown
+from harness.models.adapters import Adapter, adaptable, adapted, seed_adapters, start_adapters
 from harness.models.own import adapt
 from harness.models.values import KINDS, Shape, checked, kind_of
 
@@ -41,6 +42,7 @@ class Model(NamedTuple):
 
 
 MODELS: Registry[Model] = Registry("model")
+ADAPTER = "adapter"  # a setting of all models
 MOST_BUILT = 4  # models with constants that are kept, so that later runs share these
 _built: dict[object, nn.Module] = {}
 
@@ -68,6 +70,10 @@ def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
 
     def register(make: AnyMake) -> AnyMake:
         hints, usual = _settings(make)
+        if ADAPTER in usual:
+            raise UserError(
+                f"model {make.__name__!r}: {ADAPTER!r} is a setting of every model; use another name"
+            )
         for key, value in usual.items():
             if value is inspect.Parameter.empty:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} needs a default")
@@ -92,7 +98,9 @@ def describe(name: str) -> dict[str, str]:
     return {"summary": summary, "inputs": inputs, "settings": settings}
 
 
-def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
+def build(
+    name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}, seed: int = 0
+) -> nn.Module:
     """Build a network.
 
     Parameters
@@ -105,7 +113,10 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     outputs : int
         Number of classes, or 1 for a score.
     settings : Mapping[str, object]
-        Settings of the model; lists stand for tuples.
+        Settings of the model; lists stand for tuples. ``adapter`` is one of every model, see
+        `harness.models.adapters.Adapter`.
+    seed : int
+        Seed of the run, which draws factors that are not trained.
 
     Returns
     -------
@@ -125,24 +136,48 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     if not shape:
         raise UserError(f"{where} input_shape must have at least one axis")
     checked(f"{where} outputs", outputs, int)
-    construct = partial(entry.make, shape, outputs, **complete(name, settings))
+    values = complete(name, settings)
+    given = values.pop(ADAPTER, None)
+    adapter = None if given is None else Adapter.read(where, given)
+    construct = partial(entry.make, shape, outputs, **values)
     with rng.seeded(0):  # layers draw from global generators, whose states must not change
         if entry.ours:
-            try:
-                return construct()
-            except (
-                RuntimeError,
-                OverflowError,
-                TypeError,
-            ) as error:  # what torch raises for sizes beyond memory
-                full = "allocate memory" in str(error)
-                why = "its parameters alone take more memory than is left" if full else str(error)[:100]
-                raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
-        with torch.enable_grad():  # trials differentiate, also where a model is only applied
-            module = adapt(where, construct, shape, outputs)
+            module = _ours(where, construct, settings)
+            if adapter is None:
+                return module
+            _start_by_rule(module)
+            freeze(adapted(where, module, adapter, "head"))
+        else:
+            with torch.enable_grad():  # trials differentiate, also where a model is only applied
+                module = adapt(where, construct, shape, outputs, adapter)
+    if adapter is not None:
+        start_adapters(module)
+        seed_adapters(module, seed)
     if any(True for _ in module.buffers()):
-        _share_constants(where, (entry.make, shape, outputs, repr(construct.keywords)), module)
+        _share_constants(where, (entry.make, shape, outputs, repr(values), adapter), module)
     return module
+
+
+def adaptable_layers(name: str, input_shape: Shape, outputs: int) -> list[str]:
+    """Return the names of the layers that adapters can be on, in a model with default settings."""
+    with rng.seeded(0):
+        return adaptable(MODELS[name].make(input_shape, outputs, **complete(name, {})))
+
+
+def _ours(where: str, construct: Callable[[], nn.Module], settings: Mapping[str, object]) -> nn.Module:
+    """Return a network of ours, or say that its sizes are beyond memory."""
+    try:
+        return construct()
+    except (RuntimeError, OverflowError, TypeError) as error:  # what torch raises for sizes beyond memory
+        full = "allocate memory" in str(error)
+        why = "its parameters alone take more memory than is left" if full else str(error)[:100]
+        raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
+
+
+def _start_by_rule(network: nn.Module) -> None:
+    """Give the parameters of a network of ours the values of its rule, the same for all seeds."""
+    ravel = Ravel(network)
+    network.load_state_dict(ravel.parameters(ravel.init(rng.stream(0, "frozen"))))
 
 
 def _share_constants(where: str, key: object, module: nn.Module) -> None:
@@ -176,8 +211,12 @@ def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     hints, usual = _settings(MODELS[name].make)
     values = dict(usual)
     for key, value in settings.items():
+        if key == ADAPTER:
+            if value is not None:
+                values[key] = Adapter.read(f"model {name!r}:", value).recorded()
+            continue
         if key not in values:
-            raise unknown(f"setting of model {name!r}", key, values or ["none"])
+            raise unknown(f"setting of model {name!r}", key, [*values, ADAPTER])
         values[key] = checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
     return values
 

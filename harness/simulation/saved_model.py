@@ -79,7 +79,8 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
     assert module is not None and federation.inputs is not None
     shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     size = sum(shape.numel() for shape in shapes.values())
-    model = run.personal(number)[..., :size].contiguous()
+    viewed = setup.algorithm.view(setup.problem)
+    model = viewed.ordered(run.personal(number))[..., :size].contiguous()
     pieces = model.split([shape.numel() for shape in shapes.values()], -1)
     tensors = {
         name: piece.reshape(*piece.shape[:-1], *shape).contiguous()
