@@ -354,6 +354,9 @@ def _channels_last(weight: Tensor) -> Tensor:
     """Store filters ``(out, in, height, width)`` channels-last, which makes CPU convolutions a fifth faster.
 
     Activations follow the layout of the weights; results differ by rounding only. Written with permutations because
-    vmap does not support memory formats.
+    vmap does not support memory formats. Filters of one pixel have one layout, and strides that say otherwise make
+    torch compute wrong gradients of single samples under vmap.
     """
+    if weight.shape[-2:] == (1, 1):
+        return weight
     return weight.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

@@ -61,7 +61,8 @@ class Adapter:
     rank : int
         Rank r of the product B A.
     on : tuple of str
-        Layers to adapt: names, patterns such as ``blocks.3.*``, or the types ``Linear`` and ``Conv2d``.
+        Layers to adapt: names, patterns such as ``blocks.3.*``, or the types ``Linear`` and ``Conv2d``, which leave
+        out the head.
     alpha : float or None
         B A is multiplied by alpha / rank; None: by 1.
     train : tuple of str or None
@@ -200,7 +201,7 @@ def adapted(where: str, network: nn.Module, adapter: Adapter, head: str | None) 
         raise UserError(f"{where} adapter: the network has no layer Linear or Conv2d below its top")
     whole = _trained_whole(where, network, adapter, head)
     inside = {name for top in whole for name in layers if name == top or name.startswith(f"{top}.")}
-    names = _matching(where, layers, adapter.on, inside)
+    names = _matching(where, layers, adapter.on, inside, head)
     for name in names:
         _check_layer(where, name, layers[name], adapter.rank)
     network.requires_grad_(False)
@@ -290,11 +291,11 @@ def _trained_whole(where: str, network: nn.Module, adapter: Adapter, head: str |
 
 
 def _matching(
-    where: str, layers: Mapping[str, nn.Module], wishes: tuple[str, ...], inside: set[str]
+    where: str, layers: Mapping[str, nn.Module], wishes: tuple[str, ...], inside: set[str], head: str | None
 ) -> list[str]:
     """Return the names of the layers that ``on`` names, in the network's order.
 
-    Types and patterns leave out the layers ``inside`` of what is trained whole.
+    Types and patterns leave out the layers ``inside`` of what is trained whole, and types the head as well.
     """
     found: set[str] = set()
     for wish in wishes:
@@ -309,7 +310,8 @@ def _matching(
         names = {
             name
             for name, layer in layers.items()
-            if (type(layer) in kinds if kinds else fnmatchcase(name, wish)) and name not in inside
+            if (type(layer) in kinds and name != head if kinds else fnmatchcase(name, wish))
+            and name not in inside
         }
         if not names:
             types = (

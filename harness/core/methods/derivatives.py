@@ -255,6 +255,12 @@ def _inner(problem: Problem) -> OneClient:
     return problem.inner
 
 
+def feature_entries(problem: Problem) -> int:
+    """Return how many entries a feature vector for every class has, with the features of a problem."""
+    _features(problem)
+    return problem.classes * problem.width
+
+
 def _features(problem: Problem) -> OneClient:
     if problem.features is None:
         raise Incompatible(
