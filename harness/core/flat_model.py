@@ -207,7 +207,8 @@ class Ravel:
     Raises
     ------
     UserError
-        If a parameter is frozen, or batch normalization would change buffers.
+        If a parameter is frozen, or batch normalization would change buffers. A call raises it if forward changes
+        one.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -245,6 +246,7 @@ class Ravel:
                 setattr(layer, name, lent)
         with watched(self._layers, self.size, tied=self.tied):
             output: Tensor = module(inputs.to(self._computes or inputs.dtype))
+        self._check_constants()
         for layer, name in chain(*self._mine.slots):
             setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
         # Linear layers hand on transposed products. Whoever sums outputs finds one layout, alone and side by side.
@@ -260,7 +262,7 @@ class Ravel:
             self._mine.slots = [_slots(module, names) for names in self._aliases]
             for layer, name in chain(*self._mine.slots):
                 delattr(layer, name)
-            self._mine.module, self._mine.placed = module, None
+            self._mine.module, self._mine.placed, self._mine.held = module, None, []
         own: nn.Module = self._mine.module
         return own
 
@@ -268,11 +270,22 @@ class Ravel:
         """Give this thread's module the constants on a device, those that are real numbers in a type."""
         if not self._constants or self._mine.placed == (device, dtype):
             return
+        held: list[tuple[nn.Module, str, Tensor, int]] = []
         for value, names in self._constants:
             placed = self._copies.placed(value, device, dtype if value.is_floating_point() else value.dtype)
             for layer, name in _slots(self._mine.module, names):
                 setattr(layer, name, placed)
-        self._mine.placed = device, dtype
+                held.append((layer, name, placed, placed._version))
+        self._mine.placed, self._mine.held = (device, dtype), held
+
+    def _check_constants(self) -> None:
+        """Raise UserError if forward has changed a constant: one client's samples would enter all that follows."""
+        for layer, name, placed, version in self._mine.held:
+            if getattr(layer, name) is not placed or placed._version != version:
+                raise UserError(
+                    f"buffer {name!r} of {type(layer).__name__} changes in forward, and constants are shared by "
+                    "all clients and runs; use layers without statistics (GroupNorm), or compute it in forward"
+                )
 
     def _layers(self) -> list[nn.Module]:
         """Return this thread's layers with parameters."""

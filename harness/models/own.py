@@ -10,9 +10,10 @@ trained whole; methods that divide a model refuse it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,10 @@ from harness.core.registry import UserError
 from harness.models.adapters import Adapter, adapted, adapters_of
 from harness.models.net import Net
 
+REGISTERED = "register_buffer for tensors, nn.ModuleList for layers"
 SAMPLES = 3  # in a batch on which a module is tried
+MANY = 9  # in another one, on which buffers must stay as well
+INSIDE = frozenset(vars(nn.Module()))  # attributes in which a module registers its own
 BATCHES = 4  # of which one must show that a parameter has an effect, as ReLU has none for some
 
 
@@ -57,7 +61,7 @@ def adapt(
         raise UserError(f"{where} {why}")
     freeze(module)
     tried = _shake(module)
-    _try(where, tried, batch, outputs)
+    _try(where, tried, batch, _batch(shape, outputs, count=MANY), outputs)
     if any(True for _ in module.buffers()):
         _check_effects(where, tried, shape, outputs)
     if (why := _loops(where, tried, batch)) is not None:
@@ -107,6 +111,7 @@ def _constructed_start(
 
 def _obstacle(module: nn.Module) -> str | None:
     """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
+    registered = {id(one) for one in (*module.modules(), *module.parameters(), *module.buffers())}
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
         if changes_in_forward(layer):
@@ -114,6 +119,8 @@ def _obstacle(module: nn.Module) -> str | None:
                 f"{what} mixes the samples of a batch and keeps statistics besides the parameters; use GroupNorm "
                 "or LayerNorm, or .eval() for public statistics that stay as they are"
             )
+        if loose := _loose(layer, registered):
+            return f"{what} keeps {loose}, which is not registered; use {REGISTERED}"
         computed = [key for key, value in vars(layer).items() if getattr(value, "requires_grad", False)]
         if computed:
             return (
@@ -123,6 +130,9 @@ def _obstacle(module: nn.Module) -> str | None:
         rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
         if isinstance(rate, int | float) and rate > 0 and layer.training:
             return f"{what} drops values by chance, and the harness repeats computations; set dropout to 0"
+    for name, buffer in module.named_buffers():
+        if buffer.layout != torch.strided:
+            return f"buffer {name!r} is sparse; keep it dense"
     parameters = dict(module.named_parameters())
     if not parameters:
         return "the module has no parameters"
@@ -138,6 +148,24 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
+def _loose(layer: nn.Module, registered: Collection[int]) -> str | None:
+    """Return which attribute of a layer has a tensor or a layer that no digest covers and nobody trains."""
+    for key, value in vars(layer).items():
+        if key in INSIDE or getattr(value, "requires_grad", False):
+            continue
+        for one in _parts(value):
+            if isinstance(one, Tensor | nn.Module) and id(one) not in registered:
+                return f"{'a tensor' if isinstance(one, Tensor) else type(one).__name__} in attribute {key!r}"
+    return None
+
+
+def _parts(value: object) -> Iterable[object]:
+    """Return what lists, tuples and mappings hold; other values as they are."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return chain.from_iterable(map(_parts, value)) if isinstance(value, list | tuple) else [value]
+
+
 def _shake(module: nn.Module) -> nn.Module:
     """Return a copy with other parameters: zeros at the start would hide what a layer does."""
     copy, generator = deepcopy(module), torch.Generator().manual_seed(0)
@@ -147,21 +175,26 @@ def _shake(module: nn.Module) -> nn.Module:
     return copy
 
 
-def _batch(shape: tuple[int, ...], outputs: int, seed: int = 0) -> Tensor:
+def _batch(shape: tuple[int, ...], outputs: int, seed: int = 0, count: int = SAMPLES) -> Tensor:
     """Return inputs ``(B, *shape)``: numbers, or the numbers of symbols of a text, which are classes, too."""
     generator = torch.Generator().manual_seed(seed)
     if len(shape) == 2:
-        return torch.randint(outputs, (SAMPLES, *shape), generator=generator).float()
-    return torch.randn(SAMPLES, *shape, generator=generator)
+        return torch.randint(outputs, (count, *shape), generator=generator).float()
+    return torch.randn(count, *shape, generator=generator)
 
 
-def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
-    """Raise UserError unless outputs have the right shape, and each is a function of its sample alone."""
-    before = {name: value.clone() for name, value in module.named_buffers()}
+def _try(where: str, module: nn.Module, batch: Tensor, larger: Tensor, outputs: int) -> None:
+    """Raise UserError unless outputs have the right shape, and each is a function of its sample alone.
+
+    Buffers must stay in a larger batch, too, and where gradients are computed.
+    """
+    before = {name: (value, value._version) for name, value in module.named_buffers()}
     try:
         with torch.no_grad():
             result, again = module(batch), module(batch)
             alone = [module(batch[place : place + 1]) for place in range(SAMPLES)]
+        if before:
+            module(larger)
     except Exception as error:  # a user's module may raise anything
         raise UserError(f"{where} on inputs {tuple(batch.shape)}: {type(error).__name__}: {error}") from error
     if not isinstance(result, Tensor) or result.shape != (SAMPLES, outputs):
@@ -170,7 +203,8 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
             f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {description}"
         )
     for name, value in module.named_buffers():
-        if name not in before or not _same(value, before[name]):
+        was, version = before.get(name, (None, 0))
+        if value is not was or value._version != version:
             raise UserError(
                 f"{where} buffer {name!r} changes in a forward pass, and clients send parameters only; use layers "
                 "without statistics, such as GroupNorm, or compute it in forward"
@@ -222,6 +256,8 @@ def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
         with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
             vectorized = torch.func.vmap(slope, randomness="error")(points, batch[:2])
+    except UserError:
+        raise
     except Exception as error:  # of torch, for operations that it cannot vectorize
         raise UserError(
             f"{where} torch.func.vmap cannot vectorize forward, as the harness does over clients and samples: "
@@ -276,10 +312,6 @@ def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tenso
         if not (_close(gradients, per_sample.sum(1)) and _close(short, clipped)):
             return False
     return True
-
-
-def _same(values: Tensor, expected: Tensor) -> bool:
-    return values.shape == expected.shape and torch.allclose(values, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def _close(values: Tensor, expected: Tensor) -> bool:

@@ -45,6 +45,7 @@ MODELS: Registry[Model] = Registry("model")
 ADAPTER = "adapter"  # a setting of all models
 MOST_BUILT = 4  # models with constants that are kept, so that later runs share these
 _built: dict[object, nn.Module] = {}
+_digests: dict[object, str] = {}  # of the constants of all models of this process
 
 
 def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
@@ -188,12 +189,12 @@ def _share_constants(where: str, key: object, module: nn.Module) -> None:
     UserError
         If they have other values, as the ids of earlier runs of this process name those.
     """
-    earlier = _built.pop(key, module)
-    if constants_digest(earlier) != constants_digest(module):
+    if _digests.setdefault(key, digest := constants_digest(module)) != digest:
         raise UserError(
             f"{where} its frozen parameters or buffers are others than when it was first built, and the ids of "
             "runs name those; read them from a file that stays as it is, and load the plugin again after a change"
         )
+    earlier = _built.pop(key, module)
     share_constants(module, earlier)
     _built[key] = earlier
     for old in list(_built)[:-MOST_BUILT]:
