@@ -155,7 +155,7 @@ def test_check_tries_adapters_on_tables_and_images(monkeypatch):
     assert failed == ["Start values follow the seed"]  # without an adapter: they are those of a file
     monkeypatch.setattr(Adapted, "forward", lambda self, x: self.base(x) + self.up(self.down(x)))
     wrong = {row["check"]: row["why"] for row in check_model("seeing")}
-    assert "an adapted Conv2d (6, 3, 3, 5) is off" in wrong.pop(
+    assert "an adapted Conv2d (6, 1, 3, 5) is off" in wrong.pop(
         "Layers with an adapter compute what weights W + alpha / rank B A do"
     )
     assert set(wrong.values()) == {None}
@@ -170,7 +170,7 @@ REFUSED = {
     "adapter.on: at least one name": {"on": []},
     "'classes' is adapted \\(on\\) and trained whole \\(train\\)": {"on": ["classes"], "train": ["classes"]},
     "unknown field of .*'alfa'. Did you mean 'alpha'": {"alfa": 1},
-    "unknown layer in .*train 'clases'. Did you mean 'classes'": {"train": ["clases"]},
+    "unknown layer in .*train 'class'. Did you mean 'classes'": {"train": ["class"]},
     "adapter.on must be a list of names": {"on": [1]},
 }
 
