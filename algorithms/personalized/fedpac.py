@@ -42,7 +42,12 @@ from harness.core import (
     step_size,
 )
 from harness.core.execution.exact.sums import combined
-from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
+from harness.core.methods.derivatives import (
+    aligned_loss,
+    class_statistics,
+    feature_entries,
+    minimize_on_simplex,
+)
 from harness.core.methods.personal import Personalized, Split
 
 LEAST = 1e-3  # smallest weight of another client's head
@@ -91,7 +96,7 @@ class FedPAC(Personalized, Split):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, without prototypes."""
-        u, size = start["x"], clients.problem.classes * clients.problem.width
+        u, size = start["x"], feature_entries(clients.problem)
         state = self.State(u, clients.rows(start["y"]), u.new_zeros(*u.shape[:-1], size))
         return self.server_init(state, "u")
 

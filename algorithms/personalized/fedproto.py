@@ -40,7 +40,7 @@ from harness.core import (
     register,
     step_size,
 )
-from harness.core.methods.derivatives import aligned_loss, class_statistics
+from harness.core.methods.derivatives import aligned_loss, class_statistics, feature_entries
 from harness.core.methods.personal import Split
 from harness.core.problem import join_model
 
@@ -84,7 +84,7 @@ class FedProto(Descent, Split):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start every client from the same model, without prototypes."""
-        u, size = start["x"], clients.problem.classes * clients.problem.width
+        u, size = start["x"], feature_entries(clients.problem)
         return self.State(clients.rows(u), clients.rows(start["y"]), u.new_zeros(*u.shape[:-1], size))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:

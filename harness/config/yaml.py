@@ -2,7 +2,7 @@
 
 A key has one value: a second one is an error wherever it is, as parsers silently take the last. Integers with a
 leading zero are octal to some parsers and decimal to others, and 1:30 is 90 to some; both are refused. Dates are
-text. 1e-3 is a number, which YAML 1.1 takes for text.
+text. 1e-3 is a number, which YAML 1.1 takes for text, and a field may be called on, which it takes for true.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's types without dates, and with the numbers of `NUMBERS`."""
+    """YAML's types without dates, and with the numbers of `NUMBERS`; the name ``on`` of a field is a text."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return a mapping in whose keys the word ``on`` is not true, as it is in YAML 1.1."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value == "on" and key.tag.endswith(":bool"):
+                key.tag = "tag:yaml.org,2002:str"
+        return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Return a number; refuse those that mean different numbers to different readers."""

@@ -54,11 +54,65 @@ def loops_of(module: nn.Module | None) -> Loops | None:
     return next((why for why in marked if why is not None), None)
 
 
+Copies = dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]]
+
+
+class Constants:
+    """Copies of a model's constants in other types or on other devices, and which of them a run's seed draws.
+
+    All parts of a model have one object in common. It is the same in deep copies, and so in smaller models. A copy
+    is made once.
+
+    Attributes
+    ----------
+    seeded : tuple of Tensor
+        Constants that the run's seed draws.
+    """
+
+    def __init__(self) -> None:
+        self._copies: Copies = {}
+        self._copies_of_seeded: Copies = {}
+        self.seeded: tuple[Tensor, ...] = ()
+
+    def __deepcopy__(self, _: object) -> Constants:
+        return self
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Constants:
+        """Return the object of a module, which `freeze` gives it; a new one without."""
+        kept: Constants | None = vars(module).get("constants_of_model")
+        return cls() if kept is None else kept
+
+    def belong_to(self, module: nn.Module) -> None:
+        """Become the object of a module and all its parts."""
+        for part in module.modules():
+            vars(part)["constants_of_model"] = self
+
+    def placed(self, constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a constant on a device in a type.
+
+        It is a plain tensor although the module may just be vectorized, differentiated or recorded.
+        """
+        if constant.device == device and constant.dtype == dtype:
+            return constant
+        of_run = any(constant is one for one in self.seeded)
+        copies, key = self._copies_of_seeded if of_run else self._copies, (id(constant), device, dtype)
+        if key not in copies:
+            with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
+                copies[key] = constant, constant.to(device, dtype)  # an id is that of what lives
+        return copies[key][1]
+
+    def share(self, earlier: Constants) -> None:
+        """Use the copies of an equal model, but for those of what the seed draws."""
+        self._copies = earlier._copies
+
+
 def freeze(module: nn.Module) -> None:
     """Make the frozen parameters of a module buffers, in place: public constants of the problem.
 
     A parameter is frozen if its ``requires_grad`` is False. One that several layers share stays shared.
     """
+    Constants.of(module).belong_to(module)
     constants: dict[nn.Parameter, Tensor] = {}
     for layer in list(module.modules()):
         for name, parameter in list(layer.named_parameters(recurse=False)):
@@ -70,9 +124,31 @@ def freeze(module: nn.Module) -> None:
                 layer.register_buffer(name, constants[parameter])
 
 
+def seed_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Replace constants, given by their names, by those that the run's seed draws: they are in no digest."""
+    set_constants(module, values)
+    Constants.of(module).seeded = tuple(values.values())
+
+
+def seeded(module: nn.Module | None) -> bool:
+    """Return whether some constants of a module are drawn by the run's seed."""
+    return module is not None and bool(Constants.of(module).seeded)
+
+
+def _named_constants(module: nn.Module | None) -> dict[str, Tensor]:
+    """Return the constants of a module that are the same for all seeds."""
+    if module is None:
+        return {}
+    drawn = {id(value) for value in Constants.of(module).seeded}
+    return {name: value for name, value in module.named_buffers() if id(value) not in drawn}
+
+
 def constants_digest(module: nn.Module | None) -> str:
-    """Return the digest of a module's constants with their names; empty if it has none."""
-    constants = {} if module is None else dict(module.named_buffers())
+    """Return the digest of a module's constants with their names; empty if it has none.
+
+    Those that the run's seed draws follow from it.
+    """
+    constants = _named_constants(module)
     if not constants:
         return ""
     digest = hashlib.sha256()
@@ -88,6 +164,12 @@ def constants_of(module: nn.Module) -> list[tuple[Tensor, list[str]]]:
     for name, value in module.named_buffers(remove_duplicate=False):
         constants.setdefault(id(value), (value, []))[1].append(name)
     return list(constants.values())
+
+
+def share_constants(module: nn.Module, earlier: nn.Module) -> None:
+    """Give a module the constants of an equal one, with their copies, but for those that a run's seed draws."""
+    set_constants(module, _named_constants(earlier))
+    Constants.of(module).share(Constants.of(earlier))
 
 
 def set_constants(module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -125,7 +207,8 @@ class Ravel:
     Raises
     ------
     UserError
-        If a parameter is frozen, or batch normalization would change buffers.
+        If a parameter is frozen, or batch normalization would change buffers. A call raises it if forward changes
+        one.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -134,7 +217,7 @@ class Ravel:
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 raise UserError(f"parameter {name!r} is frozen; call harness.models.freeze(module) before")
-        self._constants = constants_of(module)
+        self._constants, self._copies = constants_of(module), Constants.of(module)
         shared = {id(value): value for value, _ in self._constants}
         # Shapes only, as problems outlive their runs in caches.
         self.module = deepcopy(module, shared).to("meta")
@@ -163,6 +246,7 @@ class Ravel:
                 setattr(layer, name, lent)
         with watched(self._layers, self.size, tied=self.tied):
             output: Tensor = module(inputs.to(self._computes or inputs.dtype))
+        self._check_constants()
         for layer, name in chain(*self._mine.slots):
             setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
         # Linear layers hand on transposed products. Whoever sums outputs finds one layout, alone and side by side.
@@ -178,7 +262,7 @@ class Ravel:
             self._mine.slots = [_slots(module, names) for names in self._aliases]
             for layer, name in chain(*self._mine.slots):
                 delattr(layer, name)
-            self._mine.module, self._mine.placed = module, None
+            self._mine.module, self._mine.placed, self._mine.held = module, None, []
         own: nn.Module = self._mine.module
         return own
 
@@ -186,11 +270,22 @@ class Ravel:
         """Give this thread's module the constants on a device, those that are real numbers in a type."""
         if not self._constants or self._mine.placed == (device, dtype):
             return
+        held: list[tuple[nn.Module, str, Tensor, int]] = []
         for value, names in self._constants:
-            placed = _placed(value, device, dtype if value.is_floating_point() else value.dtype)
+            placed = self._copies.placed(value, device, dtype if value.is_floating_point() else value.dtype)
             for layer, name in _slots(self._mine.module, names):
                 setattr(layer, name, placed)
-        self._mine.placed = device, dtype
+                held.append((layer, name, placed, placed._version))
+        self._mine.placed, self._mine.held = (device, dtype), held
+
+    def _check_constants(self) -> None:
+        """Raise UserError if forward has changed a constant: one client's samples would enter all that follows."""
+        for layer, name, placed, version in self._mine.held:
+            if getattr(layer, name) is not placed or placed._version != version:
+                raise UserError(
+                    f"buffer {name!r} of {type(layer).__name__} changes in forward, and constants are shared by "
+                    "all clients and runs; use layers without statistics (GroupNorm), or compute it in forward"
+                )
 
     def _layers(self) -> list[nn.Module]:
         """Return this thread's layers with parameters."""
@@ -268,24 +363,13 @@ def _slots(module: nn.Module, names: Sequence[str]) -> list[tuple[nn.Module, str
     return list(dict.fromkeys((module.get_submodule(path), name) for path, _, name in paths))
 
 
-def _placed(constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return a constant on a device in a type. A copy is made once, and lives as long as the constant.
-
-    It is a plain tensor although the module may just be vectorized, differentiated or recorded.
-    """
-    if constant.device == device and constant.dtype == dtype:
-        return constant
-    copies: dict[object, Tensor] = vars(constant).setdefault("copies", {})
-    if (device, dtype) not in copies:
-        with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
-            copies[device, dtype] = constant.to(device, dtype)
-    return copies[device, dtype]
-
-
 def _channels_last(weight: Tensor) -> Tensor:
     """Store filters ``(out, in, height, width)`` channels-last, which makes CPU convolutions a fifth faster.
 
     Activations follow the layout of the weights; results differ by rounding only. Written with permutations because
-    vmap does not support memory formats.
+    vmap does not support memory formats. Filters of one pixel have one layout, and strides that say otherwise make
+    torch compute wrong gradients of single samples under vmap.
     """
+    if weight.shape[-2:] == (1, 1):
+        return weight
     return weight.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
@@ -17,6 +17,7 @@ from harness.core.flat_model import NORMS, constants_digest
 from harness.core.registry import Incompatible
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
+Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether they are set apart, how many
 
 
 def identity(y: Tensor) -> Tensor:
@@ -50,6 +51,8 @@ class Problem:
     predict : Callable[..., Tensor] or None
         Class scores ``(B, K)`` from ``(x, inputs)``, or from ``(x, embeddings)`` in a vertical problem.
         Alternatively ``(B,)``: scores of the positive class that rank samples without a decision threshold.
+    ordered : Callable[[Tensor], Tensor]
+        Puts models ``(..., P)`` as `predict` takes them, x before y, into the order of the module's parameters.
     measure : Callable[..., dict[str, float]] or None
         Additional figures at an evaluation, from the mean variables and all clients' training data
         ``(C, N, ...)``.
@@ -61,6 +64,7 @@ class Problem:
     halves : Callable[..., Problem] or None
         For an erm problem whose model consists of an extractor and a head: returns the same problem in two
         variables, x the extractor ``u`` and y the head ``v``, with ``loss(x, y, batch)`` and the functions below.
+        Where an adapter says which factors clients share, x are these and y is the rest, without the functions.
         `predict` still takes both, concatenated. With ``latent`` there is a Gaussian encoder between them, whose
         features are ``latent`` means and, before `softplus`, ``latent`` standard deviations.
     cut : int or None
@@ -95,6 +99,7 @@ class Problem:
     project: Callable[[Tensor], Tensor] = identity
     project_x: Callable[[Tensor], Tensor] = identity
     predict: Callable[..., Tensor] | None = None
+    ordered: Callable[[Tensor], Tensor] = identity
     measure: Callable[..., dict[str, Any]] | None = None
     module: nn.Module | None = None
     rebuild: Callable[[nn.Module], Problem] | None = None
@@ -187,27 +192,42 @@ def set_apart(problem: Problem, part: Literal["extractor", "norms"]) -> Problem:
     Incompatible
         If the model has no such part.
     """
-    runs = _extractor_first(problem) if part == "extractor" else _norms(problem)
+    return _in_two(problem, _extractor_first(problem) if part == "extractor" else _norms(problem))
+
+
+def share_parameters(problem: Problem, names: Collection[str]) -> Problem:
+    """Return a problem in two variables: x are the model's parameters of these names, y the rest."""
+    assert problem.module is not None
+    sizes = [(name not in names, p.numel()) for name, p in problem.module.named_parameters()]
+    return _in_two(problem, _merged(sizes))
+
+
+def _in_two(problem: Problem, runs: Runs) -> Problem:
+    """Return a problem in two variables: y is what is set apart, x the rest."""
     predict, loss = problem.predict, problem.loss
     assert predict is not None
 
     sizes = {apart: [n for side, n in runs if side == apart] for apart in (False, True)}
+    shared = sum(sizes[False])
 
     def whole(x: Tensor, y: Tensor) -> Tensor:
-        pieces = {False: iter(x.split(sizes[False])), True: iter(y.split(sizes[True]))}
-        return torch.cat([next(pieces[side]) for side, _ in runs])
+        pieces = {False: iter(x.split(sizes[False], -1)), True: iter(y.split(sizes[True], -1))}
+        return torch.cat([next(pieces[side]) for side, _ in runs], -1)
+
+    def ordered(model: Tensor) -> Tensor:
+        return whole(model[..., :shared], model[..., shared:])
 
     def init(generator: torch.Generator) -> dict[str, Tensor]:
         pieces = list(zip(runs, problem.init(generator)["x"].split([n for _, n in runs]), strict=True))
         x, y = (torch.cat([piece for (side, _), piece in pieces if side == apart]) for apart in (False, True))
         return {"x": x, "y": y}
 
-    shared = sum(sizes[False])
     return replace(
         problem,
         init=init,
         loss=lambda x, y, batch: loss(whole(x, y), batch),
-        predict=lambda m, inputs: predict(whole(m[:shared], m[shared:]), inputs),
+        predict=lambda m, inputs: predict(ordered(m), inputs),
+        ordered=ordered,
         rebuild=None,
         shapes=(_shapes(problem, runs, False), _shapes(problem, runs, True)),
         halves=None,
@@ -215,7 +235,8 @@ def set_apart(problem: Problem, part: Literal["extractor", "norms"]) -> Problem:
     )
 
 
-Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether they are set apart, how many
+def _merged(sizes: Iterable[tuple[bool, int]]) -> Runs:
+    return [(apart, sum(n for _, n in run)) for apart, run in groupby(sizes, key=itemgetter(0))]
 
 
 def _shapes(problem: Problem, runs: Runs, apart: bool) -> tuple[torch.Size, ...]:
@@ -228,7 +249,12 @@ def _shapes(problem: Problem, runs: Runs, apart: bool) -> tuple[torch.Size, ...]
 
 def _extractor_first(problem: Problem) -> Runs:
     cut = split_model(problem).cut
-    assert cut is not None and problem.module is not None
+    if cut is None:
+        raise Incompatible(
+            f"the algorithm divides a model into extractor and head, and the adapter of problem {problem.name}'s "
+            "model into factors; use kind lora"
+        )
+    assert problem.module is not None
     return [(True, cut), (False, sum(p.numel() for p in problem.module.parameters()) - cut)]
 
 
@@ -244,7 +270,7 @@ def _norms(problem: Problem) -> Runs:
             f"the algorithm keeps norm layers at the clients, but the model of problem {problem.name} has none; "
             "try model resnet18, or vgg_small with norm: group"
         )
-    return [(is_norm, sum(n for _, n in run)) for is_norm, run in groupby(sizes, key=itemgetter(0))]
+    return _merged(sizes)
 
 
 def join_model(u: Tensor, v: Tensor) -> Tensor:

@@ -8,14 +8,19 @@ finds units in layers of `torch.nn` only.
 
 from harness.core.flat_model import freeze
 from harness.models import networks as networks  # registers our models
+from harness.models.adapters import Adapted, adapters_of, factors_to_share
 from harness.models.net import Encoder, Net, compute_in, computes_in, dense, encoder
-from harness.models.registry import MODELS, Shape, build, complete, describe, model, names
+from harness.models.registry import MODELS, adaptable_layers, build, complete, describe, model, names
+from harness.models.values import Shape
 
 __all__ = [
     "MODELS",
+    "Adapted",
     "Encoder",
     "Net",
     "Shape",
+    "adaptable_layers",
+    "adapters_of",
     "build",
     "complete",
     "compute_in",
@@ -23,6 +28,7 @@ __all__ = [
     "dense",
     "describe",
     "encoder",
+    "factors_to_share",
     "freeze",
     "model",
     "names",

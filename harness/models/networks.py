@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from harness.core.execution.exact.row_product import Linear
 from harness.core.registry import UserError
 from harness.models.net import Initializer, Net
-from harness.models.registry import Shape, model
+from harness.models.registry import model
+from harness.models.values import Shape
 
 Activation = type[nn.Module]
 Norm = Literal["none", "group"]

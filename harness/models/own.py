@@ -10,9 +10,10 @@ trained whole; methods that divide a model refuse it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -24,22 +25,65 @@ from harness.core import rng
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Loops, Ravel, changes_in_forward, freeze, set_start, take_in_loops
 from harness.core.registry import UserError
+from harness.models.adapters import Adapter, adapted, adapters_of
 from harness.models.net import Net
 
+REGISTERED = "register_buffer for tensors, nn.ModuleList for layers"
 SAMPLES = 3  # in a batch on which a module is tried
+MANY = 9  # in another one, on which buffers must stay as well
+INSIDE = frozenset(vars(nn.Module()))  # attributes in which a module registers its own
 BATCHES = 4  # of which one must show that a parameter has an effect, as ReLU has none for some
 
 
-def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> nn.Module:
+def adapt(
+    where: str,
+    construct: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    outputs: int,
+    adapter: Adapter | None = None,
+) -> nn.Module:
     """Return what a user's function constructs, as a `Net` if it has a head, to start as constructed.
 
-    The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for.
+    The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for. With an
+    adapter it is tried with its factors, so what is frozen because of it need not be fit for training.
 
     Raises
     ------
     UserError
         If the function raises, or the module cannot be trained in a federation; the message begins with ``where``.
     """
+    module, batch = _constructed(where, construct), _batch(shape, outputs)
+    if adapter is not None:
+        fit = partial(adapted, where, adapter=adapter, head=head_name(module, batch, outputs))
+        construct = partial(_fitted, construct, fit)
+        module = fit(module)
+    if why := _obstacle(module):
+        raise UserError(f"{where} {why}")
+    freeze(module)
+    tried = _shake(module)
+    _try(where, tried, batch, _batch(shape, outputs, count=MANY), outputs)
+    if any(True for _ in module.buffers()):
+        _check_effects(where, tried, shape, outputs)
+    if (why := _loops(where, tried, batch)) is not None:
+        take_in_loops(module, why)
+    names = tuple(name for name, _ in module.named_parameters())
+    if not isinstance(module, Net):
+        name_of_head = _head(tried, batch, outputs)
+        if name_of_head is None:
+            set_start(module, partial(_constructed_start, construct, names))
+            return module
+        head_parameters = tuple(name for name in names if name.rpartition(".")[0] == name_of_head)
+        names = (*(name for name in names if name not in head_parameters), *head_parameters)
+        head, before = _divide(module, name_of_head)
+        module = Net(before, head.in_features, outputs, "own")
+        module.head = head
+    if module.initializer == "own":
+        set_start(module, partial(_constructed_start, construct, names))
+    return module
+
+
+def _constructed(where: str, construct: Callable[[], nn.Module]) -> nn.Module:
+    """Return what a user's function constructs; refuse whatever is no module."""
     try:
         module = construct()
     except UserError:
@@ -48,29 +92,12 @@ def adapt(where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...]
         raise UserError(f"{where} {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
-    if why := _obstacle(module):
-        raise UserError(f"{where} {why}")
-    freeze(module)
-    tried, batch = _shake(module), _batch(shape, outputs)
-    _try(where, tried, batch, outputs)
-    if any(True for _ in module.buffers()):
-        _check_effects(where, tried, shape, outputs)
-    if (why := _loops(where, tried, batch)) is not None:
-        take_in_loops(module, why)
-    names = tuple(name for name, _ in module.named_parameters())
-    if not isinstance(module, Net):
-        head_name = _head(tried, batch, outputs)
-        if head_name is None:
-            set_start(module, partial(_constructed_start, construct, names))
-            return module
-        head_parameters = tuple(name for name in names if name.rpartition(".")[0] == head_name)
-        names = (*(name for name in names if name not in head_parameters), *head_parameters)
-        head, before = _divide(module, head_name)
-        module = Net(before, head.in_features, outputs, "own")
-        module.head = head
-    if module.initializer == "own":
-        set_start(module, partial(_constructed_start, construct, names))
     return module
+
+
+def _fitted(construct: Callable[[], nn.Module], fit: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Return what a function constructs, with adapters."""
+    return fit(construct())
 
 
 def _constructed_start(
@@ -84,6 +111,7 @@ def _constructed_start(
 
 def _obstacle(module: nn.Module) -> str | None:
     """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
+    registered = {id(one) for one in (*module.modules(), *module.parameters(), *module.buffers())}
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
         if changes_in_forward(layer):
@@ -91,6 +119,8 @@ def _obstacle(module: nn.Module) -> str | None:
                 f"{what} mixes the samples of a batch and keeps statistics besides the parameters; use GroupNorm "
                 "or LayerNorm, or .eval() for public statistics that stay as they are"
             )
+        if loose := _loose(layer, registered):
+            return f"{what} keeps {loose}, which is not registered; use {REGISTERED}"
         computed = [key for key, value in vars(layer).items() if getattr(value, "requires_grad", False)]
         if computed:
             return (
@@ -100,6 +130,9 @@ def _obstacle(module: nn.Module) -> str | None:
         rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
         if isinstance(rate, int | float) and rate > 0 and layer.training:
             return f"{what} drops values by chance, and the harness repeats computations; set dropout to 0"
+    for name, buffer in module.named_buffers():
+        if buffer.layout != torch.strided:
+            return f"buffer {name!r} is sparse; keep it dense"
     parameters = dict(module.named_parameters())
     if not parameters:
         return "the module has no parameters"
@@ -115,6 +148,24 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
+def _loose(layer: nn.Module, registered: Collection[int]) -> str | None:
+    """Return which attribute of a layer has a tensor or a layer that no digest covers and nobody trains."""
+    for key, value in vars(layer).items():
+        if key in INSIDE or getattr(value, "requires_grad", False):
+            continue
+        for one in _parts(value):
+            if isinstance(one, Tensor | nn.Module) and id(one) not in registered:
+                return f"{'a tensor' if isinstance(one, Tensor) else type(one).__name__} in attribute {key!r}"
+    return None
+
+
+def _parts(value: object) -> Iterable[object]:
+    """Return what lists, tuples and mappings hold; other values as they are."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return chain.from_iterable(map(_parts, value)) if isinstance(value, list | tuple) else [value]
+
+
 def _shake(module: nn.Module) -> nn.Module:
     """Return a copy with other parameters: zeros at the start would hide what a layer does."""
     copy, generator = deepcopy(module), torch.Generator().manual_seed(0)
@@ -124,21 +175,26 @@ def _shake(module: nn.Module) -> nn.Module:
     return copy
 
 
-def _batch(shape: tuple[int, ...], outputs: int, seed: int = 0) -> Tensor:
+def _batch(shape: tuple[int, ...], outputs: int, seed: int = 0, count: int = SAMPLES) -> Tensor:
     """Return inputs ``(B, *shape)``: numbers, or the numbers of symbols of a text, which are classes, too."""
     generator = torch.Generator().manual_seed(seed)
     if len(shape) == 2:
-        return torch.randint(outputs, (SAMPLES, *shape), generator=generator).float()
-    return torch.randn(SAMPLES, *shape, generator=generator)
+        return torch.randint(outputs, (count, *shape), generator=generator).float()
+    return torch.randn(count, *shape, generator=generator)
 
 
-def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
-    """Raise UserError unless outputs have the right shape, and each is a function of its sample alone."""
-    before = {name: value.clone() for name, value in module.named_buffers()}
+def _try(where: str, module: nn.Module, batch: Tensor, larger: Tensor, outputs: int) -> None:
+    """Raise UserError unless outputs have the right shape, and each is a function of its sample alone.
+
+    Buffers must stay in a larger batch, too, and where gradients are computed.
+    """
+    before = {name: (value, value._version) for name, value in module.named_buffers()}
     try:
         with torch.no_grad():
             result, again = module(batch), module(batch)
             alone = [module(batch[place : place + 1]) for place in range(SAMPLES)]
+        if before:
+            module(larger)
     except Exception as error:  # a user's module may raise anything
         raise UserError(f"{where} on inputs {tuple(batch.shape)}: {type(error).__name__}: {error}") from error
     if not isinstance(result, Tensor) or result.shape != (SAMPLES, outputs):
@@ -147,7 +203,8 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
             f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {description}"
         )
     for name, value in module.named_buffers():
-        if name not in before or not _same(value, before[name]):
+        was, version = before.get(name, (None, 0))
+        if value is not was or value._version != version:
             raise UserError(
                 f"{where} buffer {name!r} changes in a forward pass, and clients send parameters only; use layers "
                 "without statistics, such as GroupNorm, or compute it in forward"
@@ -199,6 +256,8 @@ def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
         with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
             vectorized = torch.func.vmap(slope, randomness="error")(points, batch[:2])
+    except UserError:
+        raise
     except Exception as error:  # of torch, for operations that it cannot vectorize
         raise UserError(
             f"{where} torch.func.vmap cannot vectorize forward, as the harness does over clients and samples: "
@@ -255,21 +314,32 @@ def _agrees(executor: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tenso
     return True
 
 
-def _same(values: Tensor, expected: Tensor) -> bool:
-    return values.shape == expected.shape and torch.allclose(values, expected, rtol=0, atol=0, equal_nan=True)
-
-
 def _close(values: Tensor, expected: Tensor) -> bool:
     return torch.allclose(values, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+def head_name(network: nn.Module, batch: Tensor, outputs: int) -> str | None:
+    """Return the name of the head of a network that has not been tried, if it has one."""
+    if isinstance(network, Net):
+        return "head"
+    try:
+        return _head(_shake(network), batch, outputs)
+    except Exception:  # the network cannot be trained, and the trials of what is trained say why
+        return None
 
 
 def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
     """Return the name of the linear layer that is applied last, once, to one vector per sample, if any.
 
-    It must be trained as a whole.
+    It must be trained as a whole, and is no factor of an adapter.
     """
+    factors = {id(part) for layer in adapters_of(module) for part in layer.modules()}
     linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-    layers = {name: layer for name, layer in linear.items() if not any(True for _ in layer.buffers())}
+    layers = {
+        name: layer
+        for name, layer in linear.items()
+        if not any(True for _ in layer.buffers()) and id(layer) not in factors
+    }
     named = [name for name, layer in layers.items() if name == "head" or layer.out_features == outputs]
     if not named:
         return None

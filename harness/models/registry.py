@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import nn
 
 from harness.core import rng
-from harness.core.flat_model import constants_digest, set_constants
+from harness.core.flat_model import Ravel, constants_digest, freeze, share_constants
 from harness.core.registry import Registry, UserError, unknown
+from harness.models.adapters import Adapter, adaptable, adapted, seed_adapters, start_adapters
 from harness.models.own import adapt
+from harness.models.values import KINDS, Shape, checked, kind_of
 
-Shape = tuple[int, ...]
 Make = Callable[..., nn.Module]
 AnyMake = TypeVar("AnyMake", bound=Make)
-KINDS = "int, float, bool, str, Literal[...] or tuple[int, ...]"
 
 
 class Model(NamedTuple):
@@ -43,8 +42,10 @@ class Model(NamedTuple):
 
 
 MODELS: Registry[Model] = Registry("model")
+ADAPTER = "adapter"  # a setting of all models
 MOST_BUILT = 4  # models with constants that are kept, so that later runs share these
 _built: dict[object, nn.Module] = {}
+_digests: dict[object, str] = {}  # of the constants of all models of this process
 
 
 def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
@@ -70,10 +71,14 @@ def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
 
     def register(make: AnyMake) -> AnyMake:
         hints, usual = _settings(make)
+        if ADAPTER in usual:
+            raise UserError(
+                f"model {make.__name__!r}: {ADAPTER!r} is a setting of every model; use another name"
+            )
         for key, value in usual.items():
             if value is inspect.Parameter.empty:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} needs a default")
-            if _kind(hints[key], value) is None:
+            if kind_of(hints[key], value) is None:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} must be of type {KINDS}")
         MODELS.add(make.__name__, Model(make, inputs), make)
         return make
@@ -94,7 +99,9 @@ def describe(name: str) -> dict[str, str]:
     return {"summary": summary, "inputs": inputs, "settings": settings}
 
 
-def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
+def build(
+    name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}, seed: int = 0
+) -> nn.Module:
     """Build a network.
 
     Parameters
@@ -107,7 +114,10 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     outputs : int
         Number of classes, or 1 for a score.
     settings : Mapping[str, object]
-        Settings of the model; lists stand for tuples.
+        Settings of the model; lists stand for tuples. ``adapter`` is one of every model, see
+        `harness.models.adapters.Adapter`.
+    seed : int
+        Seed of the run, which draws factors that are not trained.
 
     Returns
     -------
@@ -123,28 +133,52 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     """
     entry = MODELS[name]
     where = f"model {name!r}:"
-    shape: Shape = _checked(f"{where} input_shape", input_shape, Shape)
+    shape: Shape = checked(f"{where} input_shape", input_shape, Shape)
     if not shape:
         raise UserError(f"{where} input_shape must have at least one axis")
-    _checked(f"{where} outputs", outputs, int)
-    construct = partial(entry.make, shape, outputs, **complete(name, settings))
+    checked(f"{where} outputs", outputs, int)
+    values = complete(name, settings)
+    given = values.pop(ADAPTER, None)
+    adapter = None if given is None else Adapter.read(where, given)
+    construct = partial(entry.make, shape, outputs, **values)
     with rng.seeded(0):  # layers draw from global generators, whose states must not change
         if entry.ours:
-            try:
-                return construct()
-            except (
-                RuntimeError,
-                OverflowError,
-                TypeError,
-            ) as error:  # what torch raises for sizes beyond memory
-                full = "allocate memory" in str(error)
-                why = "its parameters alone take more memory than is left" if full else str(error)[:100]
-                raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
-        with torch.enable_grad():  # trials differentiate, also where a model is only applied
-            module = adapt(where, construct, shape, outputs)
+            module = _ours(where, construct, settings)
+            if adapter is None:
+                return module
+            _start_by_rule(module)
+            freeze(adapted(where, module, adapter, "head"))
+        else:
+            with torch.enable_grad():  # trials differentiate, also where a model is only applied
+                module = adapt(where, construct, shape, outputs, adapter)
+    if adapter is not None:
+        start_adapters(module)
+        seed_adapters(module, seed)
     if any(True for _ in module.buffers()):
-        _share_constants(where, (entry.make, shape, outputs, repr(construct.keywords)), module)
+        _share_constants(where, (entry.make, shape, outputs, repr(values), adapter), module)
     return module
+
+
+def adaptable_layers(name: str, input_shape: Shape, outputs: int) -> list[str]:
+    """Return the names of the layers that adapters can be on, in a model with default settings."""
+    with rng.seeded(0):
+        return adaptable(MODELS[name].make(input_shape, outputs, **complete(name, {})))
+
+
+def _ours(where: str, construct: Callable[[], nn.Module], settings: Mapping[str, object]) -> nn.Module:
+    """Return a network of ours, or say that its sizes are beyond memory."""
+    try:
+        return construct()
+    except (RuntimeError, OverflowError, TypeError) as error:  # what torch raises for sizes beyond memory
+        full = "allocate memory" in str(error)
+        why = "its parameters alone take more memory than is left" if full else str(error)[:100]
+        raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
+
+
+def _start_by_rule(network: nn.Module) -> None:
+    """Give the parameters of a network of ours the values of its rule, the same for all seeds."""
+    ravel = Ravel(network)
+    network.load_state_dict(ravel.parameters(ravel.init(rng.stream(0, "frozen"))))
 
 
 def _share_constants(where: str, key: object, module: nn.Module) -> None:
@@ -155,13 +189,13 @@ def _share_constants(where: str, key: object, module: nn.Module) -> None:
     UserError
         If they have other values, as the ids of earlier runs of this process name those.
     """
-    earlier = _built.pop(key, module)
-    if constants_digest(earlier) != constants_digest(module):
+    if _digests.setdefault(key, digest := constants_digest(module)) != digest:
         raise UserError(
             f"{where} its frozen parameters or buffers are others than when it was first built, and the ids of "
             "runs name those; read them from a file that stays as it is, and load the plugin again after a change"
         )
-    set_constants(module, dict(earlier.named_buffers()))
+    earlier = _built.pop(key, module)
+    share_constants(module, earlier)
     _built[key] = earlier
     for old in list(_built)[:-MOST_BUILT]:
         _built.pop(old)
@@ -178,9 +212,13 @@ def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     hints, usual = _settings(MODELS[name].make)
     values = dict(usual)
     for key, value in settings.items():
+        if key == ADAPTER:
+            if value is not None:
+                values[key] = Adapter.read(f"model {name!r}:", value).recorded()
+            continue
         if key not in values:
-            raise unknown(f"setting of model {name!r}", key, values or ["none"])
-        values[key] = _checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
+            raise unknown(f"setting of model {name!r}", key, [*values, ADAPTER])
+        values[key] = checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
     return values
 
 
@@ -195,43 +233,3 @@ def _settings(make: Make) -> tuple[dict[str, Any], dict[str, object]]:
         )
     usual = {p.name: p.default for p in parameters[2:]}
     return {key: type(value) for key, value in usual.items()} | get_type_hints(make), usual
-
-
-def _checked(what: str, value: Any, hint: object, usual: object = 1) -> Any:
-    """Return ``value`` if it fits the type of a setting, else raise."""
-    kind = _kind(hint, usual)
-    assert kind is not None
-    expected, fits = kind
-    if not fits(value):
-        raise UserError(f"{what} must be {expected}, not {value!r}")
-    if hint is float:
-        return float(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _kind(hint: object, usual: object) -> tuple[str, Callable[[object], bool]] | None:
-    """Return what a type of setting allows, in words and as a test; None if it is no type of a setting.
-
-    Numbers are positive if the default is.
-    """
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(hint))), get_args(hint).__contains__
-    if hint in (tuple, Shape):
-        return "a list of positive integers", lambda v: isinstance(v, list | tuple) and all(map(_is_count, v))
-    if hint is bool or hint is str:
-        return "true or false" if hint is bool else "a text", lambda v: isinstance(v, hint)
-    positive = isinstance(usual, int | float) and usual > 0
-    if hint is int:
-        return ("a positive integer", _is_count) if positive else ("an integer", lambda v: _is_number(v, int))
-    if hint is float:
-        expected = "a positive number" if positive else "a finite number"
-        return expected, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
-    return None
-
-
-def _is_count(value: object) -> bool:
-    return _is_number(value, int) and value >= 1  # type: ignore[operator]
-
-
-def _is_number(value: object, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from datasets.federation import Federation
+from harness.core.flat_model import seeded
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry
 from harness.models import Shape, build, compute_in
@@ -49,7 +50,7 @@ class Setting:
 
     def built(self, name: str, shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
         """Return any network, see `harness.models.build`."""
-        net = build(name, shape, outputs, settings)
+        net = build(name, shape, outputs, settings, self.seed)
         compute_in(self.computes, net)
         return net
 
@@ -114,7 +115,10 @@ def problem_type(
         @wraps(build)
         def build_with_settings(setting: Setting) -> tuple[Problem, Federation]:
             problem, federation = build(setting)
-            return replace(problem, settings=repr(setting.settings)), federation
+            constants = problem.constants
+            if constants is not None and seeded(problem.module):
+                constants = (*constants, float(setting.seed))
+            return replace(problem, settings=repr(setting.settings), constants=constants), federation
 
         PROBLEMS.add(
             name, ProblemType(name, kind, version, about, settings, data, labels, build_with_settings)

@@ -12,7 +12,8 @@ from datasets.federation import Batch, Federation
 from harness import models
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy, weighted_mean
-from harness.core.problem import Problem
+from harness.core.problem import Problem, share_parameters
+from harness.core.registry import Incompatible
 from harness.problems.base import Setting, problem_type
 
 
@@ -47,10 +48,21 @@ def fitting(name: str, errors: Errors, module: nn.Module) -> Problem:
         dense=models.dense(module),
         constants=(),
     )
-    if not isinstance(module, models.Net) or not (_trained(module.extractor) and _trained(module.head)):
+    if shared := models.factors_to_share(module):
+        return replace(problem, halves=partial(_by_factors, problem, shared))
+    if not isinstance(module, models.Net) or not isinstance(module.head, nn.Linear):
+        return problem
+    if not (_trained(module.extractor) and _trained(module.head)):
         return problem
     cut = len(ravel.segment("extractor.*"))
     return replace(problem, cut=cut, halves=lambda latent=None: _halves(name, errors, module, latent))
+
+
+def _by_factors(problem: Problem, shared: tuple[str, ...], latent: int | None = None) -> Problem:
+    """Return the problem whose x are the factors that clients share; there are no features in between."""
+    if latent is not None:
+        raise Incompatible("the algorithm needs a Gaussian encoder, which an adapter has not; use kind lora")
+    return share_parameters(problem, shared)
 
 
 def _trained(module: nn.Module) -> bool:

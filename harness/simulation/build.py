@@ -256,6 +256,7 @@ def prepare(
     viewed = algorithm.view(problem)
     _check_data(spec, algorithm, federation)
     start = viewed.init(rng.stream(spec.seed, "start"))
+    _check_adapter(problem, algorithm, start)
     _check_compression(spec, viewed, start, federation.clients)
     privacy = privacy_terms(spec, federation)
     if privacy is not None:
@@ -318,6 +319,19 @@ def _check_data(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> 
         )
     if _user(spec) is not None and federation.users is None:
         raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
+
+
+def _check_adapter(problem: Problem, algorithm: Algorithm, start: dict[str, Tensor]) -> None:
+    """Refuse an adapter of which clients keep a factor where the algorithm makes no such division."""
+    if problem.module is None or not (names := models.factors_to_share(problem.module)):
+        return
+    shared = sum(problem.module.get_parameter(name).numel() for name in names)
+    if "y" not in start or len(start["x"]) != shared:
+        raise Incompatible(
+            f"model.adapter.kind: under fedsa_lora clients share A and keep B, and algorithm {algorithm.meta.name} "
+            "does not divide a model there; use one that shares a part and keeps the rest (fedper, fedrep), "
+            "or kind lora"
+        )
 
 
 def _check_compression(spec: RunSpec, problem: Problem, start: dict[str, Tensor], clients: int) -> None:
@@ -496,14 +510,14 @@ def identify(spec: RunSpec) -> str:
 
 
 def frozen_part(spec: RunSpec) -> str:
-    """Return the digest of the frozen part of a run's model; empty without any, as in all models of ours.
+    """Return the digest of the frozen part of a run's model; empty without any, as in ours without adapters.
 
     Of a run whose model or data are refused it is empty, too; `prepare` gives the reason.
     """
     if spec.model is None or spec.model["name"] not in models.MODELS:
         return ""
     entry = models.MODELS[spec.model["name"]]
-    if entry.ours:
+    if entry.ours and "adapter" not in spec.model:
         return ""
     try:
         key = entry.make, _decides_problem(spec), None if spec.data is None else data_digest(spec)

@@ -79,13 +79,17 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
     assert module is not None and federation.inputs is not None
     shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     size = sum(shape.numel() for shape in shapes.values())
-    model = run.personal(number)[..., :size].contiguous()
+    viewed = setup.algorithm.view(setup.problem)
+    model = viewed.ordered(run.personal(number))[..., :size].contiguous()
     pieces = model.split([shape.numel() for shape in shapes.values()], -1)
     tensors = {
         name: piece.reshape(*piece.shape[:-1], *shape).contiguous()
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
-    tensors |= {name: value.contiguous() for name, value in module.named_buffers()}
+    # Constants may share memory, which the format cannot say.
+    tensors |= {
+        name: value.clone(memory_format=torch.contiguous_format) for name, value in module.named_buffers()
+    }
     inputs = federation.inputs
     about = {
         "format": FORMAT,
@@ -225,8 +229,6 @@ class SavedModel:
             raise UserError(f"{path} cannot be read: {error}") from None
         if about.pop("format", None) != FORMAT:
             raise UserError(f"{path} holds no model of this version: its format is not {FORMAT!r}")
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise UserError(f"{path} holds parameters that are not finite numbers")
         return cls(tensors, checked(str(path), lambda: About.model_validate(about)))
 
     @property
@@ -262,6 +264,10 @@ class SavedModel:
         types = all(self.tensors[name].dtype == constants[name].dtype for name in constants.keys() & shapes)
         if len(front) > 1 or shapes != expected or not types:
             raise UserError("the file's parameters are not those of the model that its spec names")
+        if not all(
+            bool(self.tensors[name].isfinite().all()) for name in ravel.names
+        ):  # constants may have any
+            raise UserError("the file holds parameters that are not finite numbers")
         if not front:
             if client is not None:
                 raise UserError(f"--client {client}: all clients have one model")

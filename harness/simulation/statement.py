@@ -10,9 +10,11 @@ import numpy as np
 from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
+from harness.core.flat_model import seeded
 from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
+from harness.models import adapters_of
 from harness.simulation.build import Setup
 from privacy.event import SECRET
 from privacy.ledger import Ledger
@@ -29,6 +31,8 @@ FROZEN_PART = (
     "the frozen part of the model, of digest {}: assumed to be trained on data other than the clients', "
     "as no mechanism protects what it was trained on"
 )
+ADAPTER = "the adapter, {}: its factors and the layers named by train are what is trained{}"
+SEEDED_FACTORS = "; its factors A are drawn by the seed"
 # Figures that no noise protects, and that are written for the researcher only if asked for.
 DIAGNOSTICS = (
     "figures of the training samples (train_*, outer_loss, stationarity, distance), of messages before their noise "
@@ -226,6 +230,9 @@ def public_information(setup: Setup) -> list[str]:
     federation, privacy = list(setup.federation.public), setup.privacy
     if setup.problem.frozen:
         federation.append(FROZEN_PART.format(setup.problem.frozen))
+    for adapter in {layer.adapter for layer in adapters_of(setup.problem.module)}:
+        drawn = SEEDED_FACTORS if seeded(setup.problem.module) else ""
+        federation.append(ADAPTER.format(adapter, drawn))
     if privacy is None:
         return federation
     public = [*federation, *([] if privacy.counts_private else [SAMPLES]), NAMES]

@@ -14,6 +14,7 @@ from harness.core.clients.parties import OneClient
 from harness.core.execution.exact.functions import softplus
 from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.problem import Problem, per_sample
+from harness.core.registry import Incompatible
 
 
 @lru_cache(maxsize=64)
@@ -254,7 +255,16 @@ def _inner(problem: Problem) -> OneClient:
     return problem.inner
 
 
+def feature_entries(problem: Problem) -> int:
+    """Return how many entries a feature vector for every class has, with the features of a problem."""
+    _features(problem)
+    return problem.classes * problem.width
+
+
 def _features(problem: Problem) -> OneClient:
     if problem.features is None:
-        raise ValueError(f"problem {problem.name} is not split into extractor and head; use split_model")
+        raise Incompatible(
+            f"the algorithm reads features, and problem {problem.name} is not split into extractor and head: an "
+            "algorithm needs split_model, and a model with adapters kind lora"
+        )
     return problem.features

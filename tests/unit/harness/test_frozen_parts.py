@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -166,6 +167,20 @@ def test_the_frozen_part_is_held_once_whatever_computes():
     assert len({one.data_ptr() for one in held if not one.is_meta and torch.equal(one.float(), weight)}) == 2
 
 
+def test_copies_in_another_type_are_those_of_the_whole_model():
+    """A part and a deep copy of a model use the copy that the model has made, and nothing is hung on tensors."""
+    whole, _ = problems(deep=True)
+    net, doubles = whole.module, torch.zeros(2, INPUTS, dtype=torch.float64)
+    smaller = deepcopy(net, {id(value): value for value in net.buffers()})
+    ravels = [Ravel(net), Ravel(net.extractor), Ravel(smaller)]
+    for ravel in ravels:
+        ravel(torch.zeros(ravel.size, dtype=torch.float64), doubles)
+    own = [ravel._own_module() for ravel in ravels]
+    first, second, third = own[0].extractor[0][0].weight, own[1][0][0].weight, own[2].extractor[0][0].weight
+    assert first.dtype == torch.float64 and first is second is third
+    assert not any(vars(value) for value in net.buffers())
+
+
 def test_constants_survive_vectorizing_and_differentiating():
     """A copy in another type that is made inside of vmap and grad is plain, and serves later calls."""
     problem, _ = problems(deep=True)
@@ -266,6 +281,130 @@ def test_what_is_no_constant_or_not_trained_is_refused(says):
     model("tables")(make)
     with pytest.raises(UserError, match=f"model 'refused': .*{says}"):
         build("refused", (6,), 3)
+
+
+class Averaging(nn.Module):
+    """A module that keeps a mean of what it has seen in large batches."""
+
+    def __init__(self, inputs, outputs, least):
+        super().__init__()
+        self.last, self.least = nn.Linear(inputs, outputs), least
+        self.register_buffer("mean", torch.zeros(inputs))
+
+    def forward(self, x):
+        if len(x) > self.least:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x - self.mean)
+
+
+@pytest.mark.parametrize("least", [4, 10])
+def test_a_buffer_that_changes_in_large_batches_is_refused(least):
+    """When the model is built, or in the round in which it happens: it would carry samples past the clipping."""
+
+    def averaging(shape, outputs):
+        return Averaging(shape[0], outputs, least)
+
+    model("tables")(averaging)
+    if least < 9:
+        with pytest.raises(UserError, match="buffer 'mean' changes in a forward pass"):
+            build("averaging", (INPUTS,), CLASSES)
+        return
+    problem = classifier(build("averaging", (INPUTS,), CLASSES))
+    algorithm = ALGORITHMS["fedavg"](local_steps=1, batch_size=SAMPLES)
+    run = Simulation(problem, federations()[0], algorithm, rows=ClientExecutor("loop"))
+    with pytest.raises(UserError, match="buffer 'mean' of Averaging changes in forward"):
+        run.step()
+
+
+class Loose(nn.Module):
+    """A module with a frozen layer, or a tensor, that is not registered."""
+
+    def __init__(self, inputs, outputs, what):
+        super().__init__()
+        self.last, layer = nn.Linear(FEATURES, outputs), extractor(inputs)
+        self.kept = {"layer": [layer], "mapping": {"first": (layer,)}, "tensor": layer[0].weight.detach()}[
+            what
+        ]
+        self.registered = [self.last, self.last.weight]
+
+    def forward(self, x):
+        return self.last(torch.zeros(len(x), FEATURES))
+
+
+@pytest.mark.parametrize("what", ["layer", "mapping", "tensor"])
+def test_weights_that_no_digest_covers_are_refused(what):
+    def loose(shape, outputs):
+        return Loose(shape[0], outputs, what)
+
+    model("tables")(loose)
+    kind = "a tensor" if what == "tensor" else "Sequential"
+    with pytest.raises(
+        UserError, match=f"Loose '' keeps {kind} in attribute 'kept', which is not registered"
+    ):
+        build("loose", (INPUTS,), CLASSES)
+
+
+def test_sparse_buffers_are_refused_in_a_sentence():
+    def graph(shape, outputs):
+        made = nn.Linear(shape[0], outputs)
+        made.register_buffer("adjacency", torch.eye(3).to_sparse())
+        return made
+
+    model("tables")(graph)
+    with pytest.raises(UserError, match="buffer 'adjacency' is sparse; keep it dense"):
+        build("graph", (INPUTS,), CLASSES)
+
+
+def test_weights_that_change_are_refused_however_many_models_came_between(tmp_path):
+    """Ids found by preparing a run and without agree, as both name the weights that were there first."""
+    scales = [1.0]
+
+    def drifts(shape, outputs, *, width: int = 4):
+        return nn.Sequential(
+            nn.Linear(shape[0], width), extractor(width, scales[0]), nn.Linear(FEATURES, outputs)
+        )
+
+    model("tables")(drifts)
+    spec = read_spec(given(table(tmp_path), model={"name": "drifts"}))
+    first = prepare(spec).id
+    for width in range(5, 10):
+        build("drifts", (INPUTS,), CLASSES, {"width": width})
+    assert identify(spec) == first
+    scales[0] = 2.0
+    with pytest.raises(UserError, match="are others than when it was first built"):
+        prepare(spec)
+
+
+class Masked(nn.Module):
+    """Attention with a mask of minus infinity, and buffers that share memory."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 4), nn.Linear(4, outputs)
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        self.register_buffer("rows", self.mask[2:])
+
+    def forward(self, x):
+        h = self.first(x)
+        weights = (h.unsqueeze(-1) * h.unsqueeze(-2) + self.mask).softmax(-1)
+        return self.last((weights @ h.unsqueeze(-1)).squeeze(-1))
+
+
+def test_masks_and_views_are_saved_and_read(tmp_path):
+    def masked(shape, outputs):
+        return Masked(shape[0], outputs)
+
+    model("tables")(masked)
+    path = table(tmp_path)
+    record = harness.run(given(path, model={"name": "masked"}), tmp_path / "out", save_model=True)
+    assert record.status == "done"
+    saved = SavedModel.read(tmp_path / "out" / "runs" / record.id)
+    assert np.isfinite(saved.predict(saved.rows(path))["p(l0)"]).all()
+    saved.tensors["first.weight" if "first.weight" in saved.tensors else "extractor.first.weight"][0] = (
+        torch.nan
+    )
+    with pytest.raises(UserError, match="holds parameters that are not finite numbers"):
+        saved.predict(saved.rows(path))
 
 
 def test_equal_models_share_constants_and_other_ones_are_refused():

@@ -337,7 +337,7 @@ def test_every_model_is_described_in_one_line() -> None:
             {"hiddens": [3]},
             r"unknown setting of model 'mlp' 'hiddens'\. Did you mean 'hidden'\?",
         ),
-        ("logistic", (5,), {"bias": True}, r"unknown setting .* 'bias'\. Allowed: none\."),
+        ("logistic", (5,), {"bias": True}, r"unknown setting .* 'bias'\. Allowed: adapter\."),
         ("mlp", (5,), {"hidden": 64}, "'hidden' must be a list of positive integers, not 64"),
         ("mlp", (5,), {"hidden": [64, 0]}, "'hidden' must be a list of positive integers"),
         ("mlp", (5,), {"activation": "gelu"}, "'activation' must be one of 'relu', 'tanh', not 'gelu'"),

@@ -98,11 +98,16 @@ def row_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """A linear layer that rounds alike alone and in a stack of runs."""
+    """A linear layer that rounds alike alone and in a stack of runs.
+
+    Rows of a product are the weights of all runs, which may share a batch. Where weights are constants, which all
+    runs share, rows are samples.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs ``(B, out)`` of inputs ``(B, in)``."""
-        outputs = row_product(self.weight, x.mT).mT
+        constant = "weight" in self._buffers
+        outputs = row_product(x, self.weight.mT) if constant else row_product(self.weight, x.mT).mT
         return outputs if self.bias is None else outputs + self.bias
 
 

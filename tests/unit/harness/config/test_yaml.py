@@ -131,3 +131,11 @@ def test_a_message_about_a_section_says_its_shape(section, value):
     assert "Spec" not in str(refused.value)
     if section != "cohort" or value is not True:
         assert re.match(rf"{section}: needs .*such as {{.*}}, given {value}$", str(refused.value))
+
+
+def test_on_is_the_name_of_a_field_and_true_as_a_value():
+    """YAML 1.1 reads the word as true; adapters have a field of that name."""
+    text = "adapter: {on: [Linear], also: on}\n&a on: 1\n? 'on '\n: 2\n"
+    assert read("text", text) == {"adapter": {"on": ["Linear"], "also": True}, "on": 1, "on ": 2}
+    with pytest.raises(UserError, match="on is given twice"):
+        read("text", "{on: 1, 'on': 2}")

@@ -130,3 +130,14 @@ def test_batch_norm_is_refused():
 def test_a_layer_without_a_rule_is_refused():
     with pytest.raises(ValueError, match="Bilinear"):
         Ravel(nn.Bilinear(2, 2, 2)).init(rng.stream(0, "start"))
+
+
+def test_filters_of_one_pixel_have_right_gradients_inside_vmap():
+    """Strides of channels-last, which are another name of the same memory there, let torch compute wrong ones."""
+    layers = [nn.Conv2d(3, 6, 3, stride=2), nn.Tanh(), nn.Conv2d(6, 4, 1), nn.Tanh(), nn.AdaptiveAvgPool2d(1)]
+    ravel = Ravel(nn.Sequential(*layers, nn.Flatten()))
+    points = torch.stack([ravel.init(torch.Generator().manual_seed(seed)) for seed in (0, 1)])
+    images = torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+    slope = torch.func.grad(lambda x, image: ravel(x, image).square().sum())
+    single = torch.stack([slope(x, image) for x, image in zip(points, images, strict=True)])
+    assert torch.allclose(torch.func.vmap(slope)(points, images), single, atol=1e-6)

@@ -75,6 +75,6 @@ def test_a_model_that_fits_no_input_is_refused():
 def test_the_command_takes_models_by_name(capsys):
     model("tables")(headed)
     assert main(["check", "headed"]) == 0
-    assert "headed: 4 of 4 checks passed" in capsys.readouterr().out
+    assert "headed: 6 of 6 checks passed" in capsys.readouterr().out
     assert main(["check", "heeded"]) == 2
     assert "unknown algorithm or model 'heeded'" in capsys.readouterr().err
