@@ -15,6 +15,7 @@ from datasets import cifar, files, images, natural, shakespeare, sources, tabula
 from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
 from datasets.description import Description, describe_content
+from datasets.encoders import ENCODERS
 from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, Reading, as_list, is_pattern, name_of_file, parse_address
 from datasets.limits import check_regular
@@ -251,7 +252,7 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
         For images. Default ``standard``: constants of the data set; ``none`` for digits, which has none.
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
-    label, client, user, missing, drop, text, rare, positive, labels : optional
+    label, client, user, missing, drop, text, encode, rare, positive, labels : optional
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
     delimiter, encoding, decimal, thousands, na : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
@@ -321,7 +322,9 @@ def _addressed(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _allowed(name: str) -> tuple[str, ...]:
-    return ("path", "files", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
+    if name not in SUFFIXES:
+        return CATALOG[name].options
+    return ("path", "files", "task", *(key for key in KEYS if key != "encoder"))  # which reads what is loaded
 
 
 def _existing(name: str, place: str | Path | None) -> Path | None:
@@ -366,7 +369,15 @@ def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Datas
 
 
 def fetch(name: str) -> str:
-    """Make a data set available, if necessary by download; return the name of its source."""
+    """Make a data set, or the weights of an encoder, available; return the name of the source.
+
+    Raises
+    ------
+    DataError
+        If no source has them, or nothing has the name.
+    """
+    if name in ENCODERS:
+        return ENCODERS[name].fetch()
     name = resolve_name(name)
     if name in SUFFIXES:
         raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")

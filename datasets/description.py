@@ -34,7 +34,8 @@ class ColumnDescription:
     name : str
         Its name.
     role : str
-        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``) or ``left out``.
+        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``), ``encoded`` or
+        ``left out``.
     kind : {"numbers", "text", "dates as text", "empty", "unreadable"}
         How its cells are read.
     why : str
@@ -195,7 +196,7 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
 
 
 def _kind(name: str, roles: Roles) -> Kind:
-    return "text" if name == roles.user or name in as_list(roles.text) else "guess"
+    return "text" if name in (roles.user, *as_list(roles.text), *as_list(roles.encode)) else "guess"
 
 
 def _holes(path: Path, roles: Roles, content: Content, table: Mapping[str, Cells]) -> list[str]:
@@ -263,6 +264,7 @@ def _role(name: str, roles: Roles) -> str:
             ("client", [roles.client]),
             ("user", [roles.user]),
             ("sensitive", as_list(roles.sensitive)),
+            ("encoded", as_list(roles.encode)),
         )
         if name in columns
     ]
@@ -272,6 +274,8 @@ def _role(name: str, roles: Roles) -> str:
 def _why_text(name: str, counts: Counter[str], content: Content, roles: Roles) -> str:
     if name in as_list(roles.text):
         return "asked for by text"
+    if name in as_list(roles.encode):
+        return "asked for by encode"
     if name == roles.user:
         return "names of users are"
     if content.typed:
@@ -327,13 +331,16 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
 def summary(dataset: Dataset, roles: Roles) -> list[str]:
     """Return what a run says first of a user's table: samples, features, label, groups, clients and users."""
     facts = _facts(dataset, roles)
-    widths = Counter(dataset.origins)
+    encoded = as_list(roles.encode)
+    widths = Counter(name for name in dataset.origins if name not in encoded)
     single = [name for name in widths if name in dataset.features]
     one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in single]
     parts = [
-        f"{what} {_some(names)}" for what, names in (("numbers:", single), ("one-hot:", one_hot)) if names
+        f"{what} {_some(names)}"
+        for what, names in (("numbers:", single), ("one-hot:", one_hot), ("encoded:", encoded))
+        if names
     ]
-    width, columns = len(dataset.features), len(widths)
+    width, columns = len(dataset.features), len(widths) + len(encoded)
     lines = [
         f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {width} feature{'s' * (width != 1)} from "
         f"{columns} column{'s' * (columns != 1)}: {'; '.join(parts)}"

@@ -164,6 +164,7 @@ def encode_table(
     digest: str,
     where: object,
     rare: int | None = None,
+    encoded: Collection[str] = (),
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -183,6 +184,8 @@ def encode_table(
         A file or a data set, for error messages.
     rare : int, optional
         Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
+    encoded : collection of str
+        Columns of which an encoder makes features later, so that there may be no others.
 
     Raises
     ------
@@ -199,7 +202,9 @@ def encode_table(
             name: cells if cells.numeric or name in sensitive else _without_rare(cells, rare)
             for name, cells in columns.items()
         }
-    x, features, continuous, origins = _encode(where, columns)
+    if not columns and not encoded:
+        raise DataError(f"{where} has no column left to be a feature")
+    x, features, continuous, origins = _encode(where, columns, len(y))
     return Dataset(
         name=name, x=x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
         features=features, origins=origins, continuous=continuous, exact=_exact(columns),
@@ -268,12 +273,13 @@ def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
 
 
 def _encode(
-    where: object, table: Mapping[str, Cells]
+    where: object, table: Mapping[str, Cells], rows: int
 ) -> tuple[torch.Tensor, tuple[str, ...], torch.Tensor, tuple[str, ...]]:
     """Return ``(n, F)`` features, their names, which are continuous, and their columns."""
     import pandas as pd  # slow to import; most data sets do without it
 
-    blocks, names, continuous, origins = [], [], [], []
+    names, continuous, origins = [], [], []
+    blocks = [np.zeros((rows, 0), np.float32)]
     for name, cells in table.items():
         if cells.numeric:
             blocks.append(cells.values[:, None].astype(np.float32))
@@ -286,16 +292,16 @@ def _encode(
         if len(values) > MAX_CATEGORIES:
             raise DataError(
                 f"{where}: the text column {name!r} has {len(values)} different values "
-                f"(at most {MAX_CATEGORIES}); leave it out with drop, or join rare values with rare"
+                f"(at most {MAX_CATEGORIES}); leave it out with drop, join rare values with rare, or make features "
+                f"of free text with an encoder: encoder=minilm, encode={name}"
             )
         check_cells(where, len(codes), len(names) + len(values), "features")
         blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
         names += [f"{name}={value}" for value in values]
         continuous += [False] * len(values)
         origins += [name] * len(values)
-    if not blocks:
-        raise DataError(f"{where} has no column left to be a feature")
-    return torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), torch.tensor(continuous), tuple(origins)
+    flags = torch.tensor(continuous, dtype=torch.bool)
+    return torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), flags, tuple(origins)
 
 
 def _is_continuous(cells: Cells) -> bool:

@@ -45,6 +45,8 @@ class Roles:
         Columns to leave out, such as identifiers.
     text : str or sequence of str
         Columns of numbers to read as text, such as codes.
+    encode : str or sequence of str
+        Columns of text that an encoder makes features of; by themselves they are none.
     rare : int, optional
         Values of text features in fewer rows than this become "other".
     positive : str, optional
@@ -64,6 +66,7 @@ class Roles:
     missing: str | Mapping[str, str] = "error"
     drop: str | Sequence[str] = ()
     text: str | Sequence[str] = ()
+    encode: str | Sequence[str] = ()
     rare: int | None = None
     positive: str | None = None
     labels: Mapping[str, str] | None = None
@@ -82,14 +85,16 @@ class Roles:
     @property
     def not_features(self) -> set[str]:
         """The columns beside the label that are no features."""
-        return {self.client, self.user} | (set() if self.keep_sensitive else {*as_list(self.sensitive)})
+        hidden = () if self.keep_sensitive else as_list(self.sensitive)
+        return {self.client, self.user, *as_list(self.encode), *hidden}
 
     def label_in(self, path: Path, content: Content) -> str:
         """Return the column of the label, after checking that all named columns exist and fit their roles."""
         columns, dropped = content.columns, as_list(self.drop)
         if self.label is None:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
-        for column in (self.label, *self.roles_beside_label, *dropped, *as_list(self.text)):
+        encoded = as_list(self.encode)
+        for column in (self.label, *self.roles_beside_label, *dropped, *as_list(self.text), *encoded):
             if column not in columns:
                 note = f" ({content.note})" if content.note else ""
                 raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{note}")
@@ -97,11 +102,13 @@ class Roles:
             raise DataError(
                 f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
             )
+        if twice := {self.label, *self.roles_beside_label, *dropped} & set(encoded):
+            raise DataError(f"{path}: the column {min(twice)!r} cannot be encoded, as it has another role")
         return self.label
 
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
         """Return the columns that are not left out."""
-        table, dropped, spelled = {}, as_list(self.drop), as_list(self.text)
+        table, dropped, spelled = {}, as_list(self.drop), [*as_list(self.text), *as_list(self.encode)]
         for name, cells in content.columns.items():
             if name not in dropped:
                 table[name] = cells("text" if name == self.user or name in spelled else "guess")
@@ -134,7 +141,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     label = roles.label_in(path, content)
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
-    role_columns, texts = {label, *roles.roles_beside_label}, as_list(roles.text)
+    role_columns = {label, *roles.roles_beside_label}
+    texts = [*as_list(roles.text), *as_list(roles.encode)]
     checked = {name: cells for name, cells in table.items() if name not in {roles.user, *texts}}
     check_column_kinds(path, checked, role_columns, typed=content.typed)
     table, complete = _treat_missing(path, table, label, roles.user, policies)
@@ -155,6 +163,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         digest=content.digest,
         where=path,
         rare=roles.rare,
+        encoded=as_list(roles.encode),
     )
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(

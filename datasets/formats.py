@@ -23,10 +23,10 @@ OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN``, ``labels.VALUE``,
 # ``rename.COLUMN`` and ``map.COLUMN.VALUE`` besides.
-LISTS = ("sensitive", "drop", "text", "na")
+LISTS = ("sensitive", "drop", "text", "encode", "na")
 MAPPINGS = ("missing", "labels", "rename", "map")
 MARKS = ("delimiter", "encoding", "decimal", "thousands")
-KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *MARKS, *LISTS)
+KEYS = ("label", "client", "user", "encoder", "keep_sensitive", "rare", "positive", *MAPPINGS, *MARKS, *LISTS)
 
 
 #: How a mapping is written in an address.
