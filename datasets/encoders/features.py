@@ -136,17 +136,17 @@ class Inputs:
     ----------
     digest : str
         SHA-256 of them.
-    place : ndarray
-        Which of them a sample is, ``(n,)``.
     count : int
         How many there are.
+    place : Tensor or None
+        Which of them a sample is, ``(n,)``; None if they are all samples in their order.
     batches : Callable
         Yields their places and what the encoder is called with.
     """
 
     digest: str
-    place: NDArray[np.int64]
     count: int
+    place: Tensor | None
     batches: Callable[[], Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]]
 
 
@@ -173,7 +173,7 @@ def _images(dataset: Dataset, settings: EncoderSettings) -> Inputs:
 
     digest = hashlib.sha256(str(tuple(x.shape)).encode())
     digest.update(x.numpy().data)
-    return Inputs(digest.hexdigest(), np.arange(len(x)), len(x), batches)
+    return Inputs(digest.hexdigest(), len(x), None, batches)
 
 
 def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
@@ -195,7 +195,7 @@ def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
             yield places, (texts[places].tolist(), settings.length)
 
     digest = hashlib.sha256(json.dumps(texts.tolist()).encode()).hexdigest()
-    return Inputs(digest, place.astype(np.int64), len(texts), batches)
+    return Inputs(digest, len(texts), torch.from_numpy(place.astype(np.int64)), batches)
 
 
 def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:
@@ -215,7 +215,7 @@ def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSet
         except SourceError as error:
             warn_once(f"features of {entry.name} are not kept: {error}")
     rows = torch.from_numpy(found)
-    return rows if inputs.count == len(inputs.place) else rows[torch.from_numpy(inputs.place)]
+    return rows if inputs.place is None else rows[inputs.place]
 
 
 def _computed(entry: Encoder, inputs: Inputs) -> NDArray[np.float32]:

@@ -105,6 +105,11 @@ def test_texts_are_features_beside_the_others(means):
     assert means() == 1
 
 
+def test_texts_that_all_differ_keep_their_order(means):
+    made = encode(table(("dd", "c", "bbb", "", "aaaa")), settings("lengths", columns=("note",)))
+    assert made.x[:, 1].tolist() == [4, 2, 6, 0, 8]
+
+
 def test_features_are_computed_once(means):
     first = encode(images(), settings())
     assert means() == 1
