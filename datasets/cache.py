@@ -267,14 +267,19 @@ def find_named(target: Path) -> Path:
     Raises
     ------
     SourceError
-        If there is none, it is damaged, or others can write the cache.
+        If there is none, all are damaged, or others can write the cache.
     """
     copies = sorted(target.parent.glob(f"{target.stem}-*{target.suffix}"))
     if not copies:
         raise SourceError(f"no file {target.stem}-*{target.suffix}")
     if not is_trusted(target.parent):  # the name is the only thing that tells the digest
         raise SourceError("others can write it")
-    return verify(copies[0], copies[0].stem.rpartition("-")[2])
+    for copy in copies:
+        try:
+            return verify(copy, copy.stem.rpartition("-")[2])
+        except SourceError as error:
+            reason = error
+    raise reason
 
 
 def download(url: str, digest: str, target: Path) -> Path:

@@ -92,11 +92,13 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
         names: tuple[str, ...] = ()
         origins: tuple[str, ...] = ()
         x = dataset.x[:, :0].flatten(1)
+    elif not settings.columns:
+        raise DataError(f"data.encode: missing; name the column of text that encoder {entry.name} reads")
     else:
         inputs = [_texts(dataset, column, settings) for column in settings.columns]
         origins = tuple(column for column in settings.columns for _ in range(entry.features))
         names = tuple(
-            f"{column} {place + 1}" for column in settings.columns for place in range(entry.features)
+            f"{column}_{place + 1}" for column in settings.columns for place in range(entry.features)
         )
         x = dataset.x
     made = [_scaled(_features(entry, one, weights, settings), settings.norm) for one in inputs]
@@ -186,16 +188,18 @@ def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
         raise DataError(
             f"data.encode: the column {column!r} of {dataset.name} holds numbers; give one of text"
         )
-    texts, place = np.unique(cells.astype(str), return_inverse=True)
+    every = [str(cell) for cell in cells]  # an array of texts would take the longest for each
+    texts = list(dict.fromkeys(every))
+    numbers = {text: number for number, text in enumerate(texts)}
     by_length = np.argsort([len(text) for text in texts], kind="stable")  # a batch is as long as its longest
 
     def batches() -> Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]:
         for start in range(0, len(texts), BATCH):
             places = by_length[start : start + BATCH]
-            yield places, (texts[places].tolist(), settings.length)
+            yield places, ([texts[place] for place in places], settings.length)
 
-    digest = hashlib.sha256(json.dumps(texts.tolist()).encode()).hexdigest()
-    return Inputs(digest, len(texts), torch.from_numpy(place.astype(np.int64)), batches)
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    return Inputs(digest, len(texts), torch.tensor([numbers[text] for text in every]), batches)
 
 
 def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:

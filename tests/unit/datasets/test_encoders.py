@@ -100,7 +100,7 @@ def test_texts_are_features_beside_the_others(means):
     made = encode(table(), settings("lengths", columns=("note",)))
     # At most four signs count.
     assert made.x.tolist() == [[1, 8, 1], [1, 2, 1], [1, 8, 1], [1, 8, 1], [1, 0, 1]]
-    assert made.features == ("age", "note 1", "note 2") and made.origins == ("age", "note", "note")
+    assert made.features == ("age", "note_1", "note_2") and made.origins == ("age", "note", "note")
     assert made.continuous.tolist() == [True, False, False]  # features of an encoder cost no statistics
     assert means() == 1
 
@@ -211,6 +211,7 @@ def test_rows_have_the_norm_that_is_asked_for(means):
         (images(2), {}, "reads images"),
         (table(), {"name": "lengths", "columns": ("nots",)}, "did you mean 'note'"),
         (table(), {"name": "lengths", "columns": ("age",)}, "'age' of notes holds numbers"),
+        (table(), {"name": "lengths"}, "data.encode: missing"),
         (images(), {"name": "mean"}, "unknown encoder 'mean'; did you mean 'means'"),
     ],
 )

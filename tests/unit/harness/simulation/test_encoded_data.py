@@ -82,7 +82,7 @@ def test_an_image_head_trains_on_the_features(encoders):
 
 def test_an_encoded_column_is_no_category(encoders, tmp_path):
     setup = prepare(read_spec(reviews(tmp_path)))
-    assert setup.federation.inputs.features == ("age", "note 1", "note 2")
+    assert setup.federation.inputs.features == ("age", "note_1", "note_2")
     x = setup.federation.pool.x
     assert x[:2, 1:].tolist() == [[2, 0], [2, 0]]  # "good 0" and "very good 1", of which nine signs are read
     assert x[2, 1:].tolist() == [0, 1]
