@@ -126,10 +126,6 @@ class Roles:
             return column in (self.label, self.input, *self.roles_beside_label)
         return column not in as_list(self.drop)
 
-    def leaves_out(self, column: str) -> bool:
-        """Whether a column is not used although nobody has dropped it."""
-        return not self.uses(column) and column not in as_list(self.drop)
-
     def label_in(self, path: Path, content: Content) -> str:
         """Return the column of the label, after checking that all named columns exist and fit their roles."""
         columns, dropped = content.columns, as_list(self.drop)
@@ -186,8 +182,6 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
     label = roles.label_in(path, content)
-    if roles.input and (unused := [name for name in content.columns if roles.leaves_out(name)]):
-        warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
     role_columns = {label, *roles.roles_beside_label, roles.input}
@@ -197,7 +191,9 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
-    if not roles.input:  # whose labels are known to be classes
+    if roles.input:  # whose labels are known to be classes
+        _warn_of_unused(path, roles, content)
+    else:
         warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
     for name in roles.roles_beside_label:
         if not table[name].numeric:
@@ -208,11 +204,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         f"{kind}:{path.name}",
         table,
         label=LabelColumn(
-            name=label,
-            numbers=numbers,
-            classes=classes,
-            positive=roles.positive,
-            renames=roles.labels,
+            name=label, numbers=numbers, classes=classes, positive=roles.positive, renames=roles.labels
         ),
         sensitive=as_list(roles.sensitive),
         not_features=roles.not_features,
@@ -230,6 +222,12 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         public=(*means, *dataset.public),
         official_test=None if content.test is None else torch.from_numpy(content.test[complete]),
     )
+
+
+def _warn_of_unused(path: Path, roles: Roles, content: Content) -> None:
+    unused = [name for name in content.columns if not roles.uses(name) and name not in as_list(roles.drop)]
+    if unused:
+        warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
 
 
 def _input(
