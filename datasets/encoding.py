@@ -192,10 +192,8 @@ def encode_table(
     ----------
     name, source, digest
         As in `Dataset`.
-    table : Mapping[str, Cells]
-        Columns without missing cells.
-    label : LabelColumn
-        The column of the label.
+    table, label : Mapping[str, Cells], LabelColumn
+        Columns without missing cells, and that of the label.
     sensitive : sequence of str
         Columns of the sensitive attribute; several are crossed.
     not_features : collection of str
@@ -205,7 +203,7 @@ def encode_table(
     rare : int, optional
         Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
     encoded : collection of str
-        Columns of which an encoder makes features later, so that there may be no others.
+        Columns of which an encoder makes features later.
     made : Encoded, optional
         The features, if they are not made of the columns.
 
@@ -218,18 +216,15 @@ def encode_table(
     y, classes = label.encode(where, table[label.name])
     groups = [_attribute(where, column, table[column]) for column in sensitive]
     group, names = group_by(groups) if groups else (None, ())
-    columns = {name: cells for name, cells in table.items() if name not in (label.name, *not_features)}
-    if made is not None:
-        columns = {}
-    if rare is not None:
-        columns = {
-            name: cells if cells.numeric or name in sensitive else _without_rare(cells, rare)
-            for name, cells in columns.items()
-        }
-    if made is None:
-        if not columns and not encoded:
-            raise DataError(f"{where} has no column left to be a feature")
-        made = _encode(where, columns, len(y))
+    unused = (label.name, *not_features) if made is None else table
+    columns = {
+        name: cells if rare is None or name in sensitive else _without_rare(cells, rare)
+        for name, cells in table.items()
+        if name not in unused
+    }
+    if not columns and not encoded and made is None:
+        raise DataError(f"{where} has no column left to be a feature")
+    made = made or _encode(where, columns, len(y))
     return Dataset(
         name=name, x=made.x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
         features=made.features, origins=made.origins, continuous=made.continuous, exact=_exact(columns),
@@ -239,7 +234,9 @@ def encode_table(
 
 
 def _without_rare(cells: Cells, least: int) -> Cells:
-    """Replace values in fewer rows by "other"."""
+    """Replace values of text in fewer rows by "other"."""
+    if cells.numeric:
+        return cells
     values, codes, counts = np.unique(cells.values.astype(str), return_inverse=True, return_counts=True)
     replaced: Column = np.where(counts < least, OTHER, values).astype(object)
     return Cells(replaced[codes], cells.missing)

@@ -87,6 +87,11 @@ class Roles:
         if self.rare is not None and self.rare < 1:
             raise DataError(f"rare is {self.rare}; give a number of rows, at least 1")
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that are read as text, whatever their cells are."""
+        return (*as_list(self.text), *as_list(self.encode))
+
     def completed(self, path: Path, content: Content) -> Roles:
         """Return the roles with those that the format names, and the only column of arrays as the input."""
         usual = content.usual
@@ -151,7 +156,7 @@ class Roles:
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
         """Return the columns that are used."""
         table = {}
-        spelled = {self.user, self.input, *as_list(self.text), *as_list(self.encode)}
+        spelled = {self.user, self.input, *self.texts}
         for name, cells in content.columns.items():
             if self.uses(name):
                 table[name] = cells("text" if name in spelled else "guess")
@@ -184,16 +189,14 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     label = roles.label_in(path, content)
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
-    role_columns = {label, *roles.roles_beside_label, roles.input}
-    texts = [*as_list(roles.text), *as_list(roles.encode)]
+    role_columns, texts = {label, *roles.roles_beside_label, roles.input}, roles.texts
     checked = {name: cells for name, cells in table.items() if name not in {roles.user, roles.input, *texts}}
     check_column_kinds(path, checked, role_columns, typed=content.typed)
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
-    if roles.input:  # whose labels are known to be classes
-        _warn_of_unused(path, roles, content)
-    else:
+    _warn_of_unused(path, roles, content)
+    if not roles.input:  # whose labels are known to be classes
         warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
     for name in roles.roles_beside_label:
         if not table[name].numeric:
@@ -226,7 +229,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
 
 def _warn_of_unused(path: Path, roles: Roles, content: Content) -> None:
     unused = [name for name in content.columns if not roles.uses(name) and name not in as_list(roles.drop)]
-    if unused:
+    if unused and roles.input:
         warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
 
 
