@@ -101,7 +101,9 @@ def user_folder(name: str) -> Source:
     return Source(f"$FEDFRONTIER_DATA/{name}", find)
 
 
-def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = True) -> LocalCopy:
+def locate(
+    name: str, sources: Sequence[Source], remedy: str, *, online: bool = True, kind: str = "data set"
+) -> LocalCopy:
     """Return the first source that has the data.
 
     Parameters
@@ -114,6 +116,8 @@ def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = 
         Advice to the user if no source has the data.
     online : bool
         Whether sources that need the network are tried.
+    kind : str
+        What messages call it.
 
     Raises
     ------
@@ -132,7 +136,7 @@ def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = 
         except SourceError as error:
             reasons.append(f"  {source.name}: {error}")
     tried = "\n".join(reasons)
-    raise DataError(f"data set {name!r} is not available; tried in order:\n{tried}\nRemedy: {remedy}")
+    raise DataError(f"{kind} {name!r} is not available; tried in order:\n{tried}\nRemedy: {remedy}")
 
 
 def only_file(name: str, path: Path, patterns: Sequence[str]) -> Path:
@@ -226,6 +230,56 @@ def store(target: Path, write: Callable[[Path], object], digest: str) -> Path:
 def store_bytes(target: Path, content: bytes, digest: str) -> Path:
     """Write `content` into the cache; see `store`."""
     return store(target, lambda part: part.write_bytes(content), digest)
+
+
+def store_named(target: Path, write: Callable[[Path], object]) -> Path:
+    """Write one file into the cache atomically, under a name that has its SHA-256: ``features-DIGEST.npy``.
+
+    Its digest is not known in advance; `find_named` verifies it by its name.
+
+    Parameters
+    ----------
+    target : Path
+        Final place without the digest.
+    write : Callable[[Path], object]
+        Writes the file to the given path.
+
+    Raises
+    ------
+    SourceError
+        If the cache cannot be written.
+    """
+    try:
+        make_cache_folder(target.parent)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder:
+            part = Path(folder) / target.name
+            write(part)
+            named = target.with_name(f"{target.stem}-{sha256(part)}{target.suffix}")
+            os.replace(part, named)
+    except OSError as error:
+        raise SourceError(f"{target} could not be written ({error})") from error
+    return named
+
+
+def find_named(target: Path) -> Path:
+    """Return the file that `store_named` has written, which has the digest of its name.
+
+    Raises
+    ------
+    SourceError
+        If there is none, all are damaged, or others can write the cache.
+    """
+    copies = sorted(target.parent.glob(f"{target.stem}-*{target.suffix}"))
+    if not copies:
+        raise SourceError(f"no file {target.stem}-*{target.suffix}")
+    if not is_trusted(target.parent):  # the name is the only thing that tells the digest
+        raise SourceError("others can write it")
+    for copy in copies:
+        try:
+            return verify(copy, copy.stem.rpartition("-")[2])
+        except SourceError as error:
+            reason = error
+    raise reason
 
 
 def download(url: str, digest: str, target: Path) -> Path:

@@ -15,6 +15,7 @@ from datasets import cifar, files, images, natural, shakespeare, sources, tabula
 from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
 from datasets.description import Description, describe_content
+from datasets.encoders import ENCODERS
 from datasets.errors import DataError, nearest
 from datasets.formats import (
     FEDERATED,
@@ -34,7 +35,11 @@ from datasets.tables import TABLES
 log = logging.getLogger(__name__)
 
 #: Options of some formats of files only.
-ONLY_IN = {"normalize": (*FEDERATED, "parquet", "arrow"), "split": ("tff",)}
+ONLY_IN = {
+    "normalize": (*FEDERATED, "parquet", "arrow"),
+    "split": ("tff",),
+    "encoder": (),  # which reads what is loaded
+}
 BUNDLED = "inside scikit-learn"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
@@ -262,7 +267,7 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
         For images. Default ``standard``: constants of the data set; ``none`` for digits and files, which have none.
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
-    label, client, user, input, missing, drop, text, rare, positive, labels : optional
+    label, client, user, input, missing, drop, text, encode, rare, positive, labels : optional
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
     delimiter, encoding, decimal, thousands, na, split : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
@@ -379,7 +384,15 @@ def _read(name: str, place: str | Path | None, options: dict[str, Any]) -> Datas
 
 
 def fetch(name: str) -> str:
-    """Make a data set available, if necessary by download; return the name of its source."""
+    """Make a data set, or the weights of an encoder, available; return the name of the source.
+
+    Raises
+    ------
+    DataError
+        If no source has them, or nothing has the name.
+    """
+    if name in ENCODERS:
+        return ENCODERS[name].fetch()
     name = resolve_name(name)
     if name in SUFFIXES:
         raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")

@@ -60,6 +60,8 @@ class Dataset:
         Raw column to further raw columns that tell what it says.
     public : tuple[str, ...]
         Facts about the samples that reading them used, and that a privacy claim takes as public.
+    encoded : str
+        The encoder that has made features, with the digest of its weights; empty if none has.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Dataset:
     client: str = ""
     reveals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     public: tuple[str, ...] = ()
+    encoded: str = ""
 
     def __post_init__(self) -> None:
         """Make samples contiguous: gathering rows from a column-major table is ten times slower."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.cache import SourceError, cache_dir, is_trusted, store_bytes
+from datasets.cache import SourceError, cache_dir, find_named, store_named
 from datasets.errors import DataError
 from datasets.limits import check_values
 
@@ -28,19 +28,15 @@ def decoded(raw: Sequence[Named]) -> NDArray[np.uint8]:
     hasher = hashlib.sha256()
     for _, one in raw:
         hasher.update(hashlib.sha256(one).digest())
-    folder = cache_dir("images")
-    target = folder / f"{hasher.hexdigest()}-{VERSION}.npy"
-    if target.exists() and is_trusted(folder):
-        try:
-            kept: NDArray[np.uint8] = np.load(target, allow_pickle=False)
-            return kept
-        except (OSError, ValueError) as error:
-            log.warning("%s cannot be read (%s); the images are decoded again", target, error)
-    pixels = decode(raw)
-    buffer = io.BytesIO()
-    np.save(buffer, pixels, allow_pickle=False)
+    target = cache_dir("images") / f"{hasher.hexdigest()}-{VERSION}.npy"
     try:
-        store_bytes(target, buffer.getvalue(), hashlib.sha256(buffer.getbuffer()).hexdigest())
+        kept: NDArray[np.uint8] = np.load(find_named(target), allow_pickle=False)
+        return kept
+    except (SourceError, OSError, ValueError) as error:
+        log.debug("images are decoded: %s", error)
+    pixels = decode(raw)
+    try:
+        store_named(target, lambda part: np.save(part, pixels, allow_pickle=False))
     except SourceError as error:  # the images are there, and will be decoded again the next time
         log.warning("%s", error)
     return pixels

@@ -35,8 +35,8 @@ class ColumnDescription:
     name : str
         Its name.
     role : str
-        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``), ``input`` or
-        ``left out``.
+        ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``), ``input``,
+        ``encoded`` or ``left out``.
     kind : {"numbers", "text", "dates as text", "images", "empty", "unreadable"}
         How its cells are read.
     why : str
@@ -197,7 +197,8 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
 
 
 def _kind(name: str, roles: Roles) -> Kind:
-    return "text" if name in {roles.user, roles.input, *as_list(roles.text)} else "guess"
+    spelled = (roles.user, roles.input, *as_list(roles.text), *as_list(roles.encode))
+    return "text" if name in spelled else "guess"
 
 
 def _holes(path: Path, roles: Roles, content: Content, table: Mapping[str, Cells]) -> list[str]:
@@ -277,6 +278,7 @@ def _role(name: str, roles: Roles) -> str:
             ("client", [roles.client]),
             ("user", [roles.user]),
             ("sensitive", as_list(roles.sensitive)),
+            ("encoded", as_list(roles.encode)),
         )
         if name in columns
     ]
@@ -286,6 +288,8 @@ def _role(name: str, roles: Roles) -> str:
 def _why_text(name: str, counts: Counter[str], content: Content, roles: Roles) -> str:
     if name in as_list(roles.text):
         return "asked for by text"
+    if name in as_list(roles.encode):
+        return "asked for by encode"
     if name == roles.user:
         return "names of users are"
     if name == roles.input:
@@ -343,16 +347,19 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
 def summary(dataset: Dataset, roles: Roles) -> list[str]:
     """Return what a run says first of a user's table: samples, features, label, groups, clients and users."""
     facts = _facts(dataset, roles)
-    widths = Counter(dataset.origins)
+    encoded = as_list(roles.encode)
+    widths = Counter(name for name in dataset.origins if name not in encoded)
     single = [name for name in widths if name in dataset.features]
     one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in single]
     parts = [
-        f"{what} {_some(names)}" for what, names in (("numbers:", single), ("one-hot:", one_hot)) if names
+        f"{what} {_some(names)}"
+        for what, names in (("numbers:", single), ("one-hot:", one_hot), ("encoded:", encoded))
+        if names
     ]
-    width, columns = len(dataset.features), len(widths)
+    width, columns = len(dataset.features), len(widths) + len(encoded)
     made = (
         f"{width} feature{'s' * (width != 1)} from {columns} column{'s' * (columns != 1)}: {'; '.join(parts)}"
-        if width
+        if parts
         else f"each has {' x '.join(f'{length:,}' for length in dataset.x.shape[1:])} numbers"
     )
     lines = [f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {made}"]

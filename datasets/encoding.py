@@ -193,7 +193,8 @@ def encode_table(
     digest: str,
     where: object,
     rare: int | None = None,
-    encoded: Encoded | None = None,
+    encoded: Collection[str] = (),
+    made: Encoded | None = None,
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -201,10 +202,8 @@ def encode_table(
     ----------
     name, source, digest
         As in `Dataset`.
-    table : Mapping[str, Cells]
-        Columns without missing cells.
-    label : LabelColumn
-        The column of the label.
+    table, label : Mapping[str, Cells], LabelColumn
+        Columns without missing cells, and that of the label.
     sensitive : sequence of str
         Columns of the sensitive attribute; several are crossed.
     not_features : collection of str
@@ -213,7 +212,9 @@ def encode_table(
         A file or a data set, for error messages.
     rare : int, optional
         Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
-    encoded : Encoded, optional
+    encoded : collection of str
+        Columns of which an encoder makes features later.
+    made : Encoded, optional
         The features, if they are not made of the columns.
 
     Raises
@@ -225,15 +226,15 @@ def encode_table(
     y, classes = label.encode(where, table[label.name])
     groups = [_attribute(where, column, table[column]) for column in sensitive]
     group, names = group_by(groups) if groups else (None, ())
-    columns = {name: cells for name, cells in table.items() if name not in (label.name, *not_features)}
-    if encoded is not None:
-        columns = {}
-    if rare is not None:
-        columns = {
-            name: cells if cells.numeric or name in sensitive else _without_rare(cells, rare)
-            for name, cells in columns.items()
-        }
-    made = encoded or _encode(where, columns)
+    unused = (label.name, *not_features) if made is None else table
+    columns = {
+        name: cells if rare is None or name in sensitive else _without_rare(cells, rare)
+        for name, cells in table.items()
+        if name not in unused
+    }
+    if not columns and not encoded and made is None:
+        raise DataError(f"{where} has no column left to be a feature")
+    made = made or _encode(where, columns, len(y))
     return Dataset(
         name=name, x=made.x, y=y, classes=classes, source=source, digest=digest, group=group, groups=names,
         features=made.features, origins=made.origins, continuous=made.continuous, exact=_exact(columns),
@@ -243,7 +244,9 @@ def encode_table(
 
 
 def _without_rare(cells: Cells, least: int) -> Cells:
-    """Replace values in fewer rows by "other"."""
+    """Replace values of text in fewer rows by "other"."""
+    if cells.numeric:
+        return cells
     values, codes, counts = np.unique(cells.values.astype(str), return_inverse=True, return_counts=True)
     replaced: Column = np.where(counts < least, OTHER, values).astype(object)
     return Cells(replaced[codes], cells.missing)
@@ -301,11 +304,12 @@ def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
     return _text(where, name, cells)
 
 
-def _encode(where: object, table: Mapping[str, Cells]) -> Encoded:
+def _encode(where: object, table: Mapping[str, Cells], rows: int) -> Encoded:
     """Return the features of columns, ``(n, F)``."""
     import pandas as pd  # slow to import; most data sets do without it
 
-    blocks, names, continuous, origins = [], [], [], []
+    names, continuous, origins = [], [], []
+    blocks = [np.zeros((rows, 0), np.float32)]
     for name, cells in table.items():
         if cells.numeric:
             blocks.append(cells.values[:, None].astype(np.float32))
@@ -318,17 +322,16 @@ def _encode(where: object, table: Mapping[str, Cells]) -> Encoded:
         if len(values) > MAX_CATEGORIES:
             raise DataError(
                 f"{where}: the text column {name!r} has {len(values)} different values "
-                f"(at most {MAX_CATEGORIES}); leave it out with drop, or join rare values with rare"
+                f"(at most {MAX_CATEGORIES}); leave it out with drop, join rare values with rare, or make features "
+                f"of free text with an encoder: encoder=minilm, encode={name}"
             )
         check_cells(where, len(codes), len(names) + len(values), "features")
         blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
         names += [f"{name}={value}" for value in values]
         continuous += [False] * len(values)
         origins += [name] * len(values)
-    if not blocks:
-        raise DataError(f"{where} has no column left to be a feature")
-    x = torch.from_numpy(np.concatenate(blocks, 1))
-    return Encoded(x, tuple(names), tuple(origins), torch.tensor(continuous))
+    flags = torch.tensor(continuous, dtype=torch.bool)
+    return Encoded(torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), tuple(origins), flags)
 
 
 def _is_continuous(cells: Cells) -> bool:

@@ -115,6 +115,8 @@ class Federation:
         Number of the user of every sample of the pool, ``(n,)`` int64, if users inside clients are told apart.
     inputs : Inputs or None
         How features were made of raw columns; None for images and problems with data of their own.
+    encoded : str
+        The encoder that has made features, with the digest of its weights; empty if none has.
     repeats : int
         Of a stack: how many consecutive runs share their splits, as those of a seed do.
     """
@@ -132,6 +134,7 @@ class Federation:
     std: float = 1.0
     users: Tensor | None = None
     inputs: Inputs | None = None
+    encoded: str = ""
     repeats: int = 1
 
     @property
@@ -308,6 +311,7 @@ def _pool(
         std=std,
         users=None if users is None else torch.from_numpy(users),
         inputs=inputs if dataset.features else None,
+        encoded=dataset.encoded,
     )
 
 

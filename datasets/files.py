@@ -50,6 +50,8 @@ class Roles:
         Columns to leave out, such as identifiers.
     text : str or sequence of str
         Columns of numbers to read as text, such as codes.
+    encode : str or sequence of str
+        Columns of text that an encoder makes features of; by themselves they are none.
     rare : int, optional
         Values of text features in fewer rows than this become "other".
     positive : str, optional
@@ -74,6 +76,7 @@ class Roles:
     missing: str | Mapping[str, str] = "error"
     drop: str | Sequence[str] = ()
     text: str | Sequence[str] = ()
+    encode: str | Sequence[str] = ()
     rare: int | None = None
     positive: str | None = None
     labels: Mapping[str, str] | None = None
@@ -86,6 +89,11 @@ class Roles:
         if self.rare is not None and self.rare < 1:
             raise DataError(f"rare is {self.rare}; give a number of rows, at least 1")
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that are read as text, whatever their cells are."""
+        return (*as_list(self.text), *as_list(self.encode))
+
     def completed(self, path: Path, content: Content) -> Roles:
         """Return the roles with those that the format names, and the only column of arrays as the input."""
         usual = content.usual
@@ -93,8 +101,14 @@ class Roles:
             self,
             label=self.label if self.label is not None else usual.get("label"),
             client=self.client or usual.get("client", ""),
-            input=self.input or usual.get("input", ""),
+            input=self.input or ("" if self.encode else usual.get("input", "")),
         )
+        if self.encode:  # whose features stand beside those of cells
+            if self.input:
+                raise DataError(
+                    f"{path}: encode makes features of texts, and input takes its place; give one of them"
+                )
+            return roles
         arrays = [name for name in content.arrays if name not in as_list(self.drop)]
         if len(arrays) > 1 and not roles.input:
             raise DataError(
@@ -110,7 +124,8 @@ class Roles:
     @property
     def not_features(self) -> set[str]:
         """The columns beside the label that are no features."""
-        return {self.client, self.user} | (set() if self.keep_sensitive else {*as_list(self.sensitive)})
+        hidden = () if self.keep_sensitive else as_list(self.sensitive)
+        return {self.client, self.user, *as_list(self.encode), *hidden}
 
     def uses(self, column: str) -> bool:
         """Whether a column is used: all that are not dropped, or beside an input those that have a role."""
@@ -123,7 +138,8 @@ class Roles:
         columns, dropped = content.columns, as_list(self.drop)
         if self.label is None:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
-        cells = (self.label, *self.roles_beside_label, *as_list(self.text))
+        encoded = as_list(self.encode)
+        cells = (self.label, *self.roles_beside_label, *as_list(self.text), *encoded)
         for column in (*cells, *dropped, *filter(None, [self.input])):
             allowed = columns if column in cells else content.names
             if column not in allowed:
@@ -135,12 +151,14 @@ class Roles:
                 f"{path}: the label cannot be sensitive, the client or the user, nor the input, and none of them "
                 "can be dropped"
             )
+        if twice := {self.label, *self.roles_beside_label, *dropped} & set(encoded):
+            raise DataError(f"{path}: the column {min(twice)!r} cannot be encoded, as it has another role")
         return self.label
 
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
         """Return the columns that are used."""
         table = {}
-        spelled = {self.user, self.input, *as_list(self.text)}
+        spelled = {self.user, self.input, *self.texts}
         for name, cells in content.columns.items():
             if self.uses(name):
                 table[name] = cells("text" if name in spelled else "guess")
@@ -173,21 +191,20 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     label = roles.label_in(path, content)
     policies = policies_of(path, roles.missing, content.columns)
     table = roles.cells(path, content)
-    role_columns, texts = {label, *roles.roles_beside_label, roles.input}, as_list(roles.text)
+    role_columns, texts = {label, *roles.roles_beside_label, roles.input}, roles.texts
     checked = {name: cells for name, cells in table.items() if name not in {roles.user, roles.input, *texts}}
     check_column_kinds(path, checked, role_columns, typed=content.typed)
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}
-    if roles.input:  # whose labels are known to be classes
-        _warn_of_unused(path, roles, content)
-    else:
+    _warn_of_unused(path, roles, content)
+    if not roles.input:  # whose labels are known to be classes
         warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
     for name in roles.roles_beside_label:
         if not table[name].numeric:
             warn_of_similar(path, name, set(table[name].values.tolist()))
     extent = "" if complete.all() else f", {complete.sum()} of {content.rows} rows"
-    encoded, classes = _input(path, roles, content, table, complete)
+    made, classes = _input(path, roles, content, table, complete)
     dataset = encode_table(
         f"{kind}:{path.name}",
         table,
@@ -200,7 +217,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         digest=content.digest,
         where=path,
         rare=roles.rare,
-        encoded=encoded,
+        encoded=as_list(roles.encode),
+        made=made,
     )
     if roles.client and dataset.classes:
         warn(path, _one_class(dataset, roles.client))
@@ -233,7 +251,7 @@ def _one_class(dataset: Dataset, client: str) -> list[str]:
 
 def _warn_of_unused(path: Path, roles: Roles, content: Content) -> None:
     unused = [name for name in content.columns if not roles.uses(name) and name not in as_list(roles.drop)]
-    if unused:
+    if unused and roles.input:
         warn(path, [f"beside the input {roles.input!r}, {', '.join(map(repr, unused))} are no features"])
 
 

@@ -27,11 +27,13 @@ OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN``, ``labels.VALUE``,
 # ``rename.COLUMN`` and ``map.COLUMN.VALUE`` besides.
-LISTS = ("sensitive", "drop", "text", "na")
+LISTS = ("sensitive", "drop", "text", "encode", "na")
 MAPPINGS = ("missing", "labels", "rename", "map")
 MARKS = ("delimiter", "encoding", "decimal", "thousands")
 ROLES = ("label", "client", "user", "input")
-KEYS = (*ROLES, "keep_sensitive", "rare", "positive", "normalize", "split", *MAPPINGS, *MARKS, *LISTS)
+KEYS = (
+    *ROLES, "encoder", "keep_sensitive", "rare", "positive", "normalize", "split", *MAPPINGS, *MARKS, *LISTS,
+)  # fmt: skip
 
 
 #: How a mapping is written in an address.

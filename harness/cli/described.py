@@ -62,4 +62,4 @@ def say_tables(specs: Iterable[RunSpec]) -> None:
 
 
 #: Fields of the data that a summary names.
-ROLES = ("label", "sensitive", "keep_sensitive", "client", "user", "input", "drop")
+ROLES = ("label", "sensitive", "keep_sensitive", "client", "user", "input", "drop", "encode")

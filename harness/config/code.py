@@ -45,6 +45,12 @@ def code_of(spec: Mapping[str, Any]) -> str:
     return _digest(*(sources for sources in plugin_sources if sources is not None))
 
 
+def code_of_encoder(name: str) -> str:
+    """Return the digest of the code of a plugin's encoder, with what it imports; empty for ours."""
+    sources = plugins.sources("encoder", name)
+    return "" if sources is None else hashlib.sha256(_of_plugins(sources).encode()).hexdigest()
+
+
 def code_of_class(cls: type) -> str | None:
     """Return the digest of the code of a class that need not be registered, with what its module imports.
 
@@ -130,15 +136,20 @@ def _ours() -> str | UserError:
 def _digest(*plugins: Sources) -> str:
     if isinstance(OURS, UserError):
         raise OURS
+    text = "\x1f".join([OURS, _of_plugins(*plugins, packages=ARITHMETIC)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _of_plugins(*plugins: Sources, packages: Iterable[str] = ()) -> str:
+    """Return the digests of plugins' files, and the versions of some packages and of those that they import."""
     files = "\x1d".join(
         sorted(_text(plugin.files) for plugin in plugins)
     )  # two plugins may have helpers of one name
     tops = {name for plugin in plugins for name in plugin.packages}
-    versions = {name: _version(name) for name in ARITHMETIC} | {
+    versions = {name: _version(name) for name in packages} | {
         f"import {top}": _installed(top) for top in tops
     }
-    text = "\x1f".join([OURS, files, _text(versions)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{files}\x1f{_text(versions)}"
 
 
 def _text(values: Mapping[str, str]) -> str:

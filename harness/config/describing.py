@@ -13,7 +13,14 @@ from harness.config.settings import checked
 from harness.config.yaml import read_yaml
 from harness.core.registry import UserError
 
-LOADED_AFTERWARDS = {"binary", "drop_negatives", "normalize"}  # of the data section; no matter of reading
+LOADED_AFTERWARDS = {
+    "binary",
+    "drop_negatives",
+    "normalize",
+    "encoder",
+    "size",
+    "norm",
+}  # of the data section; no matter of reading
 
 
 def describe(

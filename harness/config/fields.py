@@ -16,7 +16,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.formats import FILES, POLICIES, Reading, name_of_file, parse_address
+from datasets.encoders import ENCODERS, EncoderSettings
+from datasets.formats import FILES, POLICIES, Reading, as_list, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
@@ -114,6 +115,14 @@ class DataSpec(Section):
         Name of a client to its file: a path or a pattern, or ``path`` with settings of this file.
     rename, map : dict or None
         Names of columns, and values by column, that the files write differently; see `datasets.opening.open_table`.
+    encoder : str or None
+        The encoder that makes features of images, or of columns of text, once.
+    size : int or None
+        The side of an image in pixels, or the most tokens of a text, that it reads; None without an encoder.
+    encode : str, tuple of str or None
+        Columns of text that it reads.
+    norm : float or None
+        Norm to which its features are scaled; None leaves them.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
     drop_negatives : float
@@ -147,6 +156,10 @@ class DataSpec(Section):
     files: Annotated[dict[str, Any], AfterValidator(_nested)] | None = None
     rename: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
     map: Annotated[dict[str, dict[str, str]], AfterValidator(_nested)] | None = None
+    encoder: str | None = None
+    size: int | None = Field(default=None, ge=1)
+    encode: str | tuple[str, ...] | None = None
+    norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
@@ -154,6 +167,15 @@ class DataSpec(Section):
     def called(self) -> str:
         """Return the short name of the data: that of the file, or of the data set."""
         return name_of_file(self.name, self.path, self.files) or self.name
+
+    def encoder_settings(self, code: str = "") -> EncoderSettings | None:
+        """Return the step that makes features, by an encoder whose own code has a digest; None without any."""
+        if self.encoder is None:
+            return None
+        columns = tuple(as_list(self.encode))
+        return EncoderSettings(
+            encoder=self.encoder, size=self.size, columns=columns, norm=self.norm, code=code
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -258,6 +280,31 @@ class DataSpec(Section):
         if isinstance(value, (list, tuple)):
             return [cls._codes(code) for code in value]
         return value if isinstance(value, bool) else _text(value)
+
+    @model_validator(mode="after")
+    def _encoded(self) -> DataSpec:
+        """Fill in the size that an encoder reads, and refuse settings that it does not take."""
+        if self.encoder is None:
+            for name in ("size", "encode", "norm"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"data.{name}: is for encoders; give data.encoder: {', '.join(ENCODERS)}")
+            return self
+        if self.encoder not in ENCODERS:
+            raise unknown("encoder", self.encoder, ENCODERS)
+        entry = ENCODERS[self.encoder]
+        if entry.reads == "texts" and not self.encode:
+            raise UserError(
+                f"data.encode: missing; name the column of text that encoder {self.encoder} reads, or several"
+            )
+        if entry.reads == "images":
+            for name in ("encode", "normalize"):
+                if getattr(self, name) is not None:
+                    raise UserError(
+                        f"data.{name}: encoder {self.encoder} reads images and scales pixels itself; remove it"
+                    )
+        if self.size is None:
+            object.__setattr__(self, "size", entry.size)
+        return self
 
     @model_validator(mode="after")
     def _signs(self) -> DataSpec:

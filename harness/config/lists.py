@@ -31,6 +31,7 @@ def _suites() -> list[Row]:
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "algorithms": partial(_parts, "algorithm"),
     "codecs": partial(_parts, "compression"),
+    "encoders": partial(_parts, "encoder"),
     "mechanisms": partial(_parts, "privacy"),
     "metrics": _metrics,
     "models": partial(_parts, "model"),

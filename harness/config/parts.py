@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 import algorithms
 from compression.codec import CODECS
 from datasets.catalog import CATALOG
+from datasets.encoders import ENCODERS
 from datasets.opening import FORMATS
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
@@ -43,6 +44,7 @@ KINDS: dict[str, Any] = {
     "algorithm": ALGORITHMS,
     "compression": CODECS,
     "data": ChainMap(FORMATS, CATALOG),
+    "encoder": ENCODERS,
     "model": models.MODELS,
     "partition": ChainMap(PARTITIONS, VERTICAL),
     "privacy": ChainMap(OURS, MECHANISMS),
@@ -79,6 +81,9 @@ def _described(kind: str, name: str) -> Facts:
             return {"row": _about(getattr(part, "defined", type(part.values)))}
         case "data":  # digests name what was read of data sets, which have no version
             return {"version": part.version} if name in FORMATS else {}
+        case "encoder":  # digests name the weights
+            kinds = {"reads": part.reads, "features": part.features, "size": part.size}
+            return {"row": {**kinds, **_about(part.make)}}
         case "model":
             return {"defaults": to_jsonable_python(models.complete(name, {})), "row": models.describe(name)}
         case "privacy":

@@ -23,6 +23,7 @@ import algorithms
 from compression.codec import CODECS
 from compression.errors import CompressionError
 from datasets.catalog import CATALOG
+from datasets.encoders import ENCODERS
 from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
@@ -42,6 +43,7 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "algorithm": ALGORITHMS,
     "problem": PROBLEMS,
     "data": CATALOG,
+    "encoder": ENCODERS,
     "partition": PARTITIONS,
     "model": MODELS,
     "compression": CODECS,
@@ -159,7 +161,8 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
         if not new:
             raise UserError(
                 "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
-                "codec, @mechanism above a mechanism, @model(...), @metric(...) or @data_set(...) above a function"
+                "codec, @mechanism above a mechanism, @model(...), @metric(...), @data_set(...) or @encoder(...) "
+                "above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         _restore(before)

@@ -259,8 +259,11 @@ SPECIAL = {
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names in the sections of a recorded spec that a plugin or a notebook may bring."""
-    return {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
+    """Return the names in a recorded spec that a plugin or a notebook may bring: by section, and the encoder's."""
+    named = {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
+    data = spec.get("data")
+    encoder = data.get("encoder") if isinstance(data, Mapping) else None
+    return {**named, "encoder": encoder if isinstance(encoder, str) else ""}
 
 
 def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:

@@ -13,7 +13,9 @@ NEAREST = 8
 #: Entry points of installed packages that bring parts.
 PLUGINS = "fedfrontier.plugins"
 #: What a plugin may bring, as messages call it.
-PLUGIN_KINDS = ("algorithm", "codec", "data set", "mechanism", "metric", "model", "partition", "problem")
+PLUGIN_KINDS = (
+    "algorithm", "codec", "data set", "encoder", "mechanism", "metric", "model", "partition", "problem",
+)  # fmt: skip
 
 
 class UserError(ValueError):

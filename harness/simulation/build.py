@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from compression.codec import find_codec
-from datasets.catalog import available, load
+from datasets.catalog import CATALOG, available, load
 from datasets.dataset import Dataset, halves
+from datasets.encoders import ENCODERS, blank, encode
 from datasets.errors import warn_once
 from datasets.federation import Federation, federate
 from datasets.formats import is_pattern
@@ -27,7 +28,7 @@ from datasets.users import most_of_a_user
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config import notebook
-from harness.config.code import checked_code, code_of, noise_name, paired_name
+from harness.config.code import checked_code, code_of, code_of_encoder, noise_name, paired_name
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.recorded import identity, named_parts, own_version
 from harness.config.run import RunSpec, refuse_too_many
@@ -570,6 +571,8 @@ def stand_in_federation(spec: RunSpec) -> Federation | None:
     if available(spec.data.name):
         return None
     dataset = stand_in(spec.data.name)
+    settings = spec.data.encoder_settings()
+    dataset = dataset if settings is None else blank(dataset, settings)
     dataset = dataset if spec.data.binary is None else halves(dataset)
     return _partitioned(spec, spec.data, spec.partition, dataset)
 
@@ -601,14 +604,18 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Da
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
     """Load a data set, cached because the runs of a suite mostly share one.
 
-    A file that changed is read again, and so is what a notebook reads by a function that it has defined again.
+    A file that changed is read again, also one of an encoder's weights, and so is what a notebook reads or encodes
+    by a function that it has defined again.
     """
     try:
         own = data.name in FORMATS
-        state = tuple(_state(Path(path).expanduser(), own) for path in _paths(data)) or None
+        weights = ENCODERS[data.encoder].own_files if data.encoder in ENCODERS else ()
+        paths = [*map(Path, _paths(data)), *weights]
+        state = tuple(_state(path.expanduser(), own) for path in paths) or None
     except OSError:  # reading says what is wrong
         state = None
-    return _load(data, task, state, own_version("data", data.name))
+    versions = own_version("data", data.name), own_version("encoder", data.encoder or "")
+    return _load(data, task, state, versions)
 
 
 def _paths(data: DataSpec) -> list[str]:
@@ -629,9 +636,14 @@ def _state(path: Path, inside: bool) -> object:
 
 @lru_cache(maxsize=2)
 def _load(
-    data: DataSpec, task: Literal["classification", "regression"], state: object, version: str | None
+    data: DataSpec, task: Literal["classification", "regression"], state: object, versions: object
 ) -> Dataset:
-    beside = {"binary", "drop_negatives", *(() if data.name in FORMATS else ("user",))}
+    beside = {"binary", "drop_negatives", "encoder", "size", "norm"}
+    beside |= set() if data.name in FORMATS else {"user", "encode"}
     options = data.model_dump(exclude_none=True, exclude=beside)
+    settings = data.encoder_settings(code_of_encoder(data.encoder or ""))
+    if settings is not None and "normalize" in (CATALOG[data.name].options if data.name in CATALOG else ()):
+        options["normalize"] = "none"  # encoders scale pixels themselves
     read = load(**options, task=task)
+    read = read if settings is None else encode(read, settings)
     return read if data.binary is None else halves(read)

@@ -50,6 +50,11 @@ def check_savable(setup: Setup) -> None:
         raise UserError(
             f"--save-model: problem {problem.name} has no model that one party could apply to a table"
         )
+    if setup.federation.encoded:
+        raise UserError(
+            f"--save-model: models of tables are saved, and features here are those of encoder "
+            f"{setup.federation.encoded.partition(',')[0]}, which a table does not have; apply it in Python"
+        )
     if setup.federation.inputs is None:
         raise UserError("--save-model: models of tables are saved; images and text have no columns to name")
     # Nodes of a graph release messages; their models, and the mean of these, hold what has no noise.

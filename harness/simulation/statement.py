@@ -33,6 +33,10 @@ FROZEN_PART = (
 )
 ADAPTER = "the adapter, {}: its factors and the layers named by train are what is trained{}"
 SEEDED_FACTORS = "; its factors A are drawn by the seed"
+ENCODER = (
+    "the weights of the encoder {}: assumed to be trained on data other than the clients', as no mechanism "
+    "protects what they were trained on"
+)
 # Figures that no noise protects, and that are written for the researcher only if asked for.
 DIAGNOSTICS = (
     "figures of the training samples (train_*, outer_loss, stationarity, distance), of messages before their noise "
@@ -228,6 +232,8 @@ def _of_user(name: str) -> dict[str, Any]:
 def public_information(setup: Setup) -> list[str]:
     """Return everything that a run takes as known to everybody."""
     federation, privacy = list(setup.federation.public), setup.privacy
+    if setup.federation.encoded:
+        federation.append(ENCODER.format(setup.federation.encoded))
     if setup.problem.frozen:
         federation.append(FROZEN_PART.format(setup.problem.frozen))
     for adapter in {layer.adapter for layer in adapters_of(setup.problem.module)}:

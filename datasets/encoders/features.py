@@ -1,0 +1,264 @@
+"""Features of images or texts by an encoder, computed once and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datasets.cache import SourceError, cache_dir, code_digest, find_named, store_named
+from datasets.dataset import Column, Dataset
+from datasets.encoders.registry import ENCODERS, Encoder
+from datasets.errors import DataError, nearest, warn_once
+
+log = logging.getLogger(__name__)
+
+BATCH = 64  # samples that are encoded together
+LINES = 10  # of the log about features in progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """Settings of the step that makes features of samples.
+
+    Attributes
+    ----------
+    encoder : str
+        Name of an encoder.
+    size : int, optional
+        The side of an image in pixels, or the most tokens of a text. Default: the encoder's.
+    columns : tuple of str
+        Raw columns of text to encode, for an encoder of texts.
+    norm : float, optional
+        Norm to which the features of each image or text are scaled; None leaves them.
+    code : str
+        Digest of the code of a plugin's encoder.
+    """
+
+    encoder: str
+    size: int | None = None
+    columns: tuple[str, ...] = ()
+    norm: float | None = None
+    code: str = ""
+
+    @property
+    def registered(self) -> Encoder:
+        """The encoder; raise DataError if there is none of the name."""
+        if self.encoder not in ENCODERS:
+            raise DataError(f"unknown encoder {self.encoder!r}; {nearest(self.encoder, ENCODERS)}")
+        return ENCODERS[self.encoder]
+
+    @property
+    def length(self) -> int:
+        """The size."""
+        return self.size or self.registered.size
+
+
+def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
+    """Return a data set whose features are those of an encoder.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Images ``(n, 1 or 3, h, w)`` with pixels in [0, 1], or a table with raw columns of text.
+    settings : EncoderSettings
+        What encodes them, and how.
+
+    Returns
+    -------
+    Dataset
+        Of images with features ``(n, F)``; of a table with its other features and those of each encoded column,
+        ``(n, F0 + columns * F)``. Its digest follows from those of the samples and the weights, and from the
+        settings. Features of an encoder are not standardized.
+
+    Raises
+    ------
+    DataError
+        If the samples do not fit the encoder, or there are no weights.
+    """
+    entry = settings.registered
+    weights = entry.digest()
+    if entry.reads == "images":
+        inputs: list[Inputs] = [_images(dataset, settings)]
+        names: tuple[str, ...] = ()
+        origins: tuple[str, ...] = ()
+        x = dataset.x[:, :0].flatten(1)
+    elif not settings.columns:
+        raise DataError(f"data.encode: missing; name the column of text that encoder {entry.name} reads")
+    else:
+        inputs = [_texts(dataset, column, settings) for column in settings.columns]
+        origins = tuple(column for column in settings.columns for _ in range(entry.features))
+        names = tuple(
+            f"{column}_{place + 1}" for column in settings.columns for place in range(entry.features)
+        )
+        x = dataset.x
+    made = [_scaled(_features(entry, one, weights, settings), settings.norm) for one in inputs]
+    added = torch.zeros(len(origins), dtype=torch.bool)
+    parts = [
+        dataset.digest,
+        entry.name,
+        entry.version,
+        weights,
+        settings.length,
+        settings.columns,
+        settings.norm,
+    ]
+    return replace(
+        dataset,
+        x=torch.cat([x, *made], 1),
+        source=f"{dataset.source}, {entry.name}",
+        digest=hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
+        features=(*dataset.features, *names),
+        origins=(*dataset.origins, *origins),
+        continuous=None if dataset.continuous is None else torch.cat([dataset.continuous, added]),
+        encoded=f"{entry.name}, of digest sha256:{weights[:16]}",
+    )
+
+
+def blank(dataset: Dataset, settings: EncoderSettings) -> Dataset:
+    """Return images as if they were encoded, with features of zeros, to plan without data or weights."""
+    width = settings.registered.features
+    return replace(dataset, x=torch.zeros(len(dataset), width), encoded=settings.encoder)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Different samples that an encoder reads.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of them.
+    count : int
+        How many there are.
+    place : Tensor or None
+        Which of them a sample is, ``(n,)``; None if they are all samples in their order.
+    batches : Callable
+        Yields their places and what the encoder is called with.
+    """
+
+    digest: str
+    count: int
+    place: Tensor | None
+    batches: Callable[[], Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]]
+
+
+def _images(dataset: Dataset, settings: EncoderSettings) -> Inputs:
+    """Return images, in the size and the channels of an encoder."""
+    x, name = dataset.x, settings.encoder
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise DataError(
+            f"data.encoder: {name} reads images, and samples of {dataset.name} have the shape {tuple(x.shape[1:])}"
+        )
+    if x.min() < 0 or x.max() > 1:
+        raise DataError(
+            f"data.encoder: {name} reads pixels in [0, 1], and those of {dataset.name} are {x.min():.3g} to "
+            f"{x.max():.3g}; its reader must scale them, or take normalize='none'"
+        )
+    side = settings.length
+
+    def batches() -> Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]:
+        for start in range(0, len(x), BATCH):
+            images = x[start : start + BATCH].expand(-1, 3, -1, -1)
+            if images.shape[-2:] != (side, side):
+                images = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
+            yield np.arange(start, start + len(images)), (images,)
+
+    digest = hashlib.sha256(str(tuple(x.shape)).encode())
+    digest.update(x.numpy().data)
+    return Inputs(digest.hexdigest(), len(x), None, batches)
+
+
+def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
+    """Return the different texts of a raw column."""
+    columns = dataset.columns
+    if dataset.x.ndim != 2 or column not in columns:
+        raise DataError(f"data.encode: {dataset.name} has no column {column!r}; {nearest(column, columns)}")
+    cells: Column = columns[column]
+    if cells.dtype.kind not in "OU":
+        raise DataError(
+            f"data.encode: the column {column!r} of {dataset.name} holds numbers; give one of text"
+        )
+    every = [str(cell) for cell in cells]  # an array of texts would take the longest for each
+    texts = list(dict.fromkeys(every))
+    numbers = {text: number for number, text in enumerate(texts)}
+    by_length = np.argsort([len(text) for text in texts], kind="stable")  # a batch is as long as its longest
+
+    def batches() -> Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]:
+        for start in range(0, len(texts), BATCH):
+            places = by_length[start : start + BATCH]
+            yield places, ([texts[place] for place in places], settings.length)
+
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    return Inputs(digest, len(texts), torch.tensor([numbers[text] for text in every]), batches)
+
+
+def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:
+    """Return the features of all samples ``(n, F)``, from the cache or computed and put there."""
+    code = [code_digest([str(Path(__file__).parent)]), settings.code, entry.version, torch.__version__]
+    key = [inputs.digest, entry.name, weights, settings.length, code]
+    stem = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    target = cache_dir("features") / f"{entry.name}-{stem}.npy"
+    try:
+        found: NDArray[np.float32] = np.load(find_named(target), allow_pickle=False)
+    except SourceError as reason:
+        if any(target.parent.glob(f"{target.stem}-*")):
+            warn_once(f"features of {entry.name} are computed anew, as the cache cannot be used: {reason}")
+        found = _computed(entry, inputs)
+        try:
+            store_named(target, lambda part: np.save(part, found))
+        except SourceError as error:
+            warn_once(f"features of {entry.name} are not kept: {error}")
+    rows = torch.from_numpy(found)
+    return rows if inputs.place is None else rows[inputs.place]
+
+
+def _computed(entry: Encoder, inputs: Inputs) -> NDArray[np.float32]:
+    """Compute the features of different samples, ``(count, F)``."""
+    from tqdm import tqdm  # features are mostly computed already
+
+    module = entry.build()
+    out = np.empty((inputs.count, entry.features), np.float32)
+    what = f"{entry.name}: {entry.reads}"
+    done, lines = 0, 0
+    with torch.no_grad(), tqdm(total=inputs.count, desc=what, unit="", disable=None) as bar:
+        for places, arguments in inputs.batches():
+            try:
+                rows = module(*arguments)
+            except DataError:
+                raise
+            except Exception as error:  # a user's module may raise anything
+                raise DataError(f"encoder {entry.name!r} fails: {type(error).__name__}: {error}") from error
+            out[places] = _checked(entry, rows, len(places))
+            done += len(places)
+            bar.update(len(places))
+            if done * LINES // inputs.count > lines:
+                lines = done * LINES // inputs.count
+                log.info("%s, %d of %d", what, done, inputs.count)
+    return out
+
+
+def _checked(entry: Encoder, rows: object, count: int) -> NDArray[np.float32]:
+    """Return what a module has made of some samples; raise DataError if these are no features."""
+    shape = (count, entry.features)
+    if not isinstance(rows, Tensor) or tuple(rows.shape) != shape or not rows.is_floating_point():
+        made = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise DataError(f"encoder {entry.name!r} must make features {shape} of {count} samples, given {made}")
+    if not rows.isfinite().all():
+        raise DataError(f"encoder {entry.name!r} makes features that are not finite")
+    features: NDArray[np.float32] = rows.float().numpy()
+    return features
+
+
+def _scaled(rows: Tensor, norm: float | None) -> Tensor:
+    """Return rows ``(n, F)`` of some norm; a row of zeros stays."""
+    return rows if norm is None else F.normalize(rows, dim=-1).mul_(norm)
