@@ -12,6 +12,8 @@ from torch import nn
 import harness
 from datasets.encoders import encoder
 from harness.__main__ import main
+from harness.config import plugins
+from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
 from harness.core.registry import UserError
@@ -234,3 +236,7 @@ def test_an_encoder_of_a_plugin_is_listed_and_run(tmp_path, monkeypatch, capsys)
     (record,) = (tmp_path / "results" / "runs").glob("*/spec.json")
     versions = json.loads(record.read_text())["versions"]
     assert versions["plugins"].keys() == {"encoder"}
+    before = code_of_encoder("mine")
+    assert before and code_of_encoder("minilm") == ""
+    monkeypatch.setitem(plugins.sources("encoder", "mine").files, "helper", "another digest")
+    assert code_of_encoder("mine") != before  # what a plugin imports decides its features, too
