@@ -126,16 +126,9 @@ def write_report(
             if f"{stem}{suffix}" not in files_by_name:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
     pictures, page = _captioned(files_by_picture, spec), files_by_name["index.html"]
-    all_grids = [grid for grids in tables.values() for grid in grids]
+    grids = [grid for stem in tables for grid in tables[stem]]
     write_page(
-        results,
-        board,
-        pictures,
-        page,
-        certain=certain,
-        grids=all_grids,
-        commands=commands,
-        provenance=provenance,
+        results, board, pictures, page, certain=certain, grids=grids, commands=commands, provenance=provenance
     )
     return files_by_name
 
@@ -194,10 +187,8 @@ def write_page(
         The records behind `frame`.
     frame : pd.DataFrame or Board
         Their leaderboard.
-    pictures : Sequence[Picture]
-        Figures to embed.
-    path : Path
-        The HTML file to write.
+    pictures, path
+        Figures to embed; the HTML file to write.
     certain, grids : optional
         What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
