@@ -248,7 +248,7 @@ def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str,
     """Return the table of several files, one below the other, with the column of their names."""
     first = parts[0]
     for part in parts:
-        if part.content.arrays and not {*part.content.arrays} <= dropped:
+        if part.content.arrays and not {*part.content.arrays} <= {*dropped}:
             raise DataError(
                 f"{part.path} has a column of arrays, {next(iter(part.content.arrays))!r}, and several files are "
                 "joined by cells; give one file with a column of the clients, or drop it"
