@@ -200,9 +200,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     _warn_of_unused(path, roles, content)
     if not roles.input:  # whose labels are known to be classes
         warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
-    for name in roles.roles_beside_label:
-        if not table[name].numeric:
-            warn_of_similar(path, name, set(table[name].values.tolist()))
+    for name in (name for name in roles.roles_beside_label if not table[name].numeric):
+        warn_of_similar(path, name, set(table[name].values.tolist()))
     extent = "" if complete.all() else f", {complete.sum()} of {content.rows} rows"
     made, classes = _input(path, roles, content, table, complete)
     dataset = encode_table(
@@ -220,8 +219,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         encoded=as_list(roles.encode),
         made=made,
     )
-    if roles.client and dataset.classes:
-        warn(path, _one_class(dataset, roles.client))
+    warn(path, _one_class(dataset, roles.client))
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(
         dataset,
@@ -231,8 +229,10 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     )
 
 
-def _one_class(dataset: Dataset, client: str) -> list[str]:
+def _one_class(dataset: Dataset, client: str | None) -> list[str]:
     """Return a line about clients whose samples are all of one class, unless clients are many, as persons are."""
+    if client is None or not dataset.classes:
+        return []
     names, places = np.unique(dataset.columns[client], return_inverse=True)
     if len(names) > MANY_CLIENTS:
         return []

@@ -222,7 +222,7 @@ def adaptable(network: nn.Module) -> list[str]:
 
 
 def start_adapters(module: nn.Module) -> None:
-    """Let the factors of a module start by their own rule: A uniform, B zero; the rest starts as before."""
+    """Start the factors of a module by their own rule, A uniform and B zero, and the rest as before."""
     before, ravel = start_of(module), Ravel(module)
     draws = ravel.init if before is None else before
     names = [name for name, layer in module.named_modules() if isinstance(layer, Adapted)]

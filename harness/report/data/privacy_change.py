@@ -1,25 +1,57 @@
-"""The change that privacy makes: every private row less the same row without privacy."""
+"""The change that protection makes to a row: its mean less that of the same row without it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 import pandas as pd
 
 from harness.metrics import better_is_higher
-from harness.report.data.procedure import Procedures
-from harness.report.data.resolution import difference_interval
+from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.results import Cell, grouped
+from harness.report.data.statistics import paired_statistics
 from harness.report.data.tested import seed_pairs
 
 
+class Change(NamedTuple):
+    """The change from an unprotected row.
+
+    Attributes
+    ----------
+    mean : float
+        The change.
+    interval : tuple of float, or None
+        Its 95 % interval.
+    """
+
+    mean: float
+    interval: Interval | None
+
+
+def change_from(plain: Cell, cell: Cell, measure: str, procedures: Procedures) -> Change | None:
+    """Return the change of a cell from an unprotected one; None if no seed was tested alike.
+
+    Of searched cells all seeds count: both have some in common, which the interval, over searches and seeds, knows,
+    and the less certain one has further seeds. Of others common seeds count, and the interval is over these.
+    """
+    if not (pairs := seed_pairs(cell, plain, measure).differences):
+        return None
+    if (interval := procedures.of_means(cell, plain)) is not None:
+        return Change(fmean(cell.values(measure).values()) - fmean(plain.values(measure).values()), interval)
+    (paired,) = paired_statistics([list(pairs.values())])
+    if paired.low is not None and paired.high is not None:
+        return Change(paired.mean, (paired.low, paired.high))
+    ends = None if paired.half is None else (paired.mean - paired.half, paired.mean + paired.half)
+    return Change(paired.mean, ends)
+
+
 def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> pd.DataFrame:
-    """Return the change of a measure's mean from the same row without privacy, and its 95 % interval.
+    """Return the change of a measure from the same row without privacy, and its 95 % interval, see `change_from`.
 
     Rows are the same if they differ in nothing but their privacy and what a search has chosen; of several without
-    privacy the best counts. They have seeds in common, and each may have further ones, all of which count: private
-    rows are less certain and have more. Intervals know which are common.
+    privacy the best counts.
 
     Parameters
     ----------
@@ -44,11 +76,12 @@ def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> p
             continue
         best = max(free, key=lambda cell: sign * fmean(cell.values(by).values()))
         for cell in members:
-            if not cell.spec.get("privacy") or not seed_pairs(cell, best, by).differences:
+            change = change_from(best, cell, by, procedures) if cell.spec.get("privacy") else None
+            if change is None:
                 continue
-            low, high = difference_interval(cell, best, procedures, by) or (None, None)
+            low, high = change.interval or (None, None)
             rows[cell.key] = {
-                "privacy_change": fmean(cell.values(by).values()) - fmean(best.values(by).values()),
+                "privacy_change": change.mean,
                 "privacy_change_low": low,
                 "privacy_change_high": high,
             }

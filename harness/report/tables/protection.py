@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
-from harness.report.data.tested import seed_pairs
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -64,11 +63,6 @@ def compare_protection(
     every = list(best.values())
     with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
     return with_baseline or every
-
-
-def seed_differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
-    """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
-    return list(seed_pairs(cell, plain, measure).differences.values())
 
 
 def label(cell: Cell) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -17,14 +17,14 @@ from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, client_rows
-from harness.report.data.procedure import procedure_difference
+from harness.report.data.privacy_change import Change, change_from
+from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
-from harness.report.data.statistics import Paired, paired_statistics
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.certainty import inversion_sentences
 from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
-from harness.report.tables.protection import Comparison, compare_protection, label, labels, seed_differences
+from harness.report.tables.protection import Comparison, compare_protection, label, labels
 from harness.report.tables.rows import Board
 from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
 from harness.report.tables.together import together
@@ -125,10 +125,10 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
         table.add_column(heading, justify="right")
     scale, form = (100, "+.1f") if points else (1, "+.3g")
-    cells = (plain, *protected[:MOST_ROWS])
+    cells, procedures = (plain, *protected[:MOST_ROWS]), Procedures(measure)
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
-        change = None if cell is plain else _change(plain, cell, measure)
+        change = None if cell is plain else change_from(plain, cell, measure, procedures)
         value = spread(cell.values(measure).values(), ".3f" if points else ".4g")
         sent_text = size(fmean(sent)) if sent else ""
         table.add_row(text, value, _change_text(change, scale, form), sent_text)
@@ -136,11 +136,12 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     more = len(protected) - MOST_ROWS
     remainder = f" {more} more such rows are in the table." if more > 0 else ""
     searched = any(cell.records[0].search.get("finalists") for cell in cells)
-    over = ", over searches and seeds" if searched else ""
-    several = (
-        "± is the sample standard deviation over seeds; changes are paired by seed, with the 95 % interval "
-        f"of their mean{over}."
+    of_changes = (
+        "changes are those of the means, with their 95 % interval over searches and seeds"
+        if searched
+        else "changes are paired by seed, with the 95 % interval of their mean"
     )
+    several = f"± is the sample standard deviation over seeds; {of_changes}."
     _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
     _say(console, _unpaired(comparison))
     for text in _statements(protected):
@@ -185,39 +186,11 @@ def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
     return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
 
 
-class _Change(NamedTuple):
-    """A mean change from the plain cell, and its 95 % interval if there are two seeds."""
-
-    mean: float
-    interval: tuple[float, float] | None
-
-
-def _change(plain: Cell, cell: Cell, measure: str) -> _Change | None:
-    """Return the change of a cell; its interval is over searches and seeds if it was searched, else over seeds.
-
-    None without common seeds.
-    """
-    if not (changes := seed_differences(plain, cell, measure)):
-        return None
-    (statistics,) = paired_statistics([changes])
-    if (interval := procedure_difference(cell, plain, measure)) is not None:
-        return _Change(statistics.mean, interval)
-    return _Change(statistics.mean, None if statistics.half is None else _interval(statistics))
-
-
-def _change_text(change: _Change | None, scale: float, form: str) -> str:
+def _change_text(change: Change | None, scale: float, form: str) -> str:
     if change is None:
         return ""
     ends = ", ".join(signed(scale * end, form) for end in change.interval or ())
     return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
-
-
-def _interval(statistics: Paired) -> tuple[float, float]:
-    """Return the 95 % interval of a mean difference of at least two seeds: of the bootstrap, or of t."""
-    if statistics.low is not None and statistics.high is not None:
-        return statistics.low, statistics.high
-    assert statistics.half is not None
-    return statistics.mean - statistics.half, statistics.mean + statistics.half
 
 
 def headline(comparison: Comparison) -> str:
@@ -225,9 +198,9 @@ def headline(comparison: Comparison) -> str:
     measure, plain, protected = comparison
     sign = -1 if better_is_higher(measure) else 1
     scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
-    costs = []
+    costs, procedures = [], Procedures(measure)
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if (change := _change(plain, cell, measure)) is None:
+        if (change := change_from(plain, cell, measure, procedures)) is None:
             continue
         cost = sign * scale * change.mean
         verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)

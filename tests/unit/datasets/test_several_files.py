@@ -9,7 +9,7 @@ import pytest
 
 from datasets.catalog import describe_file, load
 from datasets.errors import DataError
-from harness.api.describing import describe
+from harness.config.describing import describe
 from harness.config.fields import DataSpec
 from harness.config.recorded import run_id
 from harness.core.registry import UserError

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from harness.report import leaderboard, print_summary
-from harness.report.tables.protection import compare_protection, label, labels, seed_differences
+from harness.report.data.tested import seed_pairs
+from harness.report.tables.protection import compare_protection, label, labels
 from harness.report.tables.text import signed
 from harness.storage.store import RunRecord
 from tests.support.records import searched
@@ -71,7 +72,9 @@ def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed
     assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of messages dropped"]
     assert label(found.plain) == "no privacy, nothing pruned"
     for cell, change in zip(found.protected, (-0.01, -0.1, -0.02), strict=True):
-        assert seed_differences(found.plain, cell, "accuracy") == pytest.approx([change] * 3)
+        assert [*seed_pairs(cell, found.plain, "accuracy").differences.values()] == pytest.approx(
+            [change] * 3
+        )
 
 
 def test_noise_of_each_client_is_told_from_shared_noise():
