@@ -229,9 +229,9 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     )
 
 
-def _one_class(dataset: Dataset, client: str | None) -> list[str]:
+def _one_class(dataset: Dataset, client: str) -> list[str]:
     """Return a line about clients whose samples are all of one class, unless clients are many, as persons are."""
-    if client is None or not dataset.classes:
+    if not client or not dataset.classes:
         return []
     names, places = np.unique(dataset.columns[client], return_inverse=True)
     if len(names) > MANY_CLIENTS:
