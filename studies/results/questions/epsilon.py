@@ -1,9 +1,12 @@
-"""The cost of a budget: suites ``natural`` and ``frontier``; picture and table of the front page."""
+"""The cost of a budget: suites ``natural`` and ``frontier``; picture and table of the front page.
+
+Only federations count whose intervals cover the search: what a search of few settings finds is luck.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from studies.results.boards import Boards
@@ -11,6 +14,7 @@ from studies.results.drawing import budget, legend, line, places
 from studies.results.federations import SUITES, Federation, federations
 from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
+from studies.results.questions.methods import TWIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -27,9 +31,10 @@ TICKS = (0, -1, -2, -5, -10, -20, -40)
 
 def page(boards: Boards) -> Page:
     """Return what the page on the cost of a budget is made from."""
-    all_of = federations(boards)
+    all_of = [each for each in federations(boards) if each.free["procedure_low"] is not None]
     height = 2.0 * math.ceil(len(all_of) / ACROSS) + 0.9
-    made = Page("epsilon", [boards[suite] for suite in SUITES], size=(7.5, height))
+    used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
+    made = Page("epsilon", used, size=(7.5, height))
     made.draw = lambda figure: draw(figure, all_of)
     rows: Cells = {}
     for each in all_of:
@@ -47,7 +52,22 @@ def page(boards: Boards) -> Page:
         ordered = sorted((costs(each, "fedavg")[epsilon] for each in real), key=lambda change: -change.value)
         made.figures[f"least, {budget(epsilon)}"] = ordered[0].points()
         made.figures[f"most, {budget(epsilon)}"] = ordered[-1].points()
+    made.figures |= dict(sureness(all_of))
     return made
+
+
+def sureness(all_of: Sequence[Federation]) -> Iterator[tuple[str, Figure]]:
+    """Yield how far apart one method is from itself under another name, over all federations and budgets."""
+    apart = []
+    for each in all_of:
+        for epsilon in (None, *each.budgets):
+            row, twin = each.row("fedavg", epsilon), each.row(TWIN, epsilon)
+            if row and twin:
+                apart.append(abs(100 * (row.mean("auroc") - twin.mean("auroc")).value))
+    if apart:
+        yield "one method twice, largest", Figure(max(apart), text=f"{max(apart):.1f}")
+        yield "one method twice, below 1.5", count(sum(points < 1.5 for points in apart))
+        yield "one method twice, cells", count(len(apart))
 
 
 def costs(federation: Federation, algorithm: str, model: str = "logistic") -> dict[float, Figure]:

@@ -28,10 +28,12 @@ TABLED = ("FedAvg", "Ditto", "FedRep")
 
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
-    all_of = [each for each in federations(boards) if each.row("local", None)]
+    searched = [each for each in federations(boards) if each.free["procedure_low"] is not None]
+    all_of = [each for each in searched if each.row("local", None)]
     none, most, *_, least = usual_budgets(all_of)
     budgets = none, most, least
-    made = Page("personal", [boards[suite] for suite in SUITES], size=(7.5, 0.5 * len(all_of) + 1.3))
+    used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
+    made = Page("personal", used, size=(7.5, 0.5 * len(all_of) + 1.3))
     made.draw = lambda figure: draw(figure, all_of, budgets)
     rows: Cells = {}
     for each in all_of:
@@ -43,7 +45,8 @@ def page(boards: Boards) -> Page:
         }
         made.figures |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
         rows[each.name] = {"alone": alone(each).share().without_interval(), **leads}
-    columns = [f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least)]
+    tabled = (f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least))
+    columns = [column for column in tabled if any(column in row for row in rows.values())]
     made.table("table", "data", ["alone", *columns], rows)
     return made
 
