@@ -25,7 +25,7 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 def test_the_table_of_the_readme_is_that_of_the_committed_results():
     frame = pd.read_csv(ROOT / "results" / "reference" / "natural" / "leaderboard.csv")
     frame = frame[(frame["algorithm"] == "fedavg") & (frame["model"] == "logistic")]
-    assert set(frame["seeds"]) == {10}
+    assert frame["seeds"].min() >= 10
 
     def auroc(data, epsilon, beta):
         asked = frame["epsilon_asked"]
@@ -35,7 +35,7 @@ def test_the_table_of_the_readme_is_that_of_the_committed_results():
 
     heads = re.search(r"^\| data \| clients \| no privacy \|(.*)\|$", README, re.M)[1].split("|")
     rows = re.findall(r"^\| (\w+) \| ([\d,]+) \w+ \| (\.\d{3}) \[\S+ \S+\] \|(.*)\|$", README, re.M)
-    assert len(rows) >= 7
+    assert {data for data, *_ in rows} == set(frame["dataset"])
     for data, clients, plain, changes in rows:
         without = auroc(data, None, 0.0)
         assert (int(without["clients"]), f"{without['auroc_mean']:.3f}") == (
@@ -47,7 +47,7 @@ def test_the_table_of_the_readme_is_that_of_the_committed_results():
         for epsilon, (change, low, high) in zip(columns, told, strict=True):
             row = auroc(data, epsilon, 0.0)
             assert row["dp_placement"] == "central"
-            points = 100 * (row["auroc_mean"] - without["auroc_mean"])  # all seeds are done, so of the pairs
+            points = 100 * (row["auroc_mean"] - without["auroc_mean"])  # each over all of its seeds
             assert float(change) == pytest.approx(points, abs=0.0501)
             assert float(low) <= float(change) <= float(high)
 

@@ -133,14 +133,15 @@ def test_a_published_table_answers_as_a_file_and_as_a_folder(capsys):
 
 
 def test_a_kind_of_privacy_can_be_asked_for(capsys):
-    """Heart protects records by local noise, the others clients by central noise."""
-    asked = ["recommend", "--clients", "4", "--samples", "185", "--epsilon", "2"]
+    """Adult among 100 clients has local noise, the others that of a trusted server."""
+    asked = ["recommend", "--clients", "100", "--samples", "452", "--epsilon", "2"]
     assert main(asked) == 0
     text = said(capsys)
-    assert "near heart" in text and "Their ε protect different things; --where 'dp_unit == client'" in text
-    assert main([*asked, "--where", "dp_unit == client"]) == 0
+    assert "adult (100 clients" in text
+    assert "Their ε protect different things; --where 'dp_placement == central'" in text
+    assert main([*asked, "--where", "dp_placement == central"]) == 0
     text = said(capsys)
-    assert "heart" not in text and "different things" not in text and "clients alone" in text
+    assert "adult (100 clients" not in text and "different things" not in text and "clients alone" in text
 
 
 def test_the_nearest_are_in_the_json(capsys):
