@@ -34,6 +34,7 @@ COST = "ε with the search"
 RUNS, PRICE = "Private runs", "ε of all runs"
 REPORTED, CURSE, ALSO = "Reported", "Curse", "Other choice"
 UNCOUNTED = "The search is not counted in ε: its choice, and the samples that choose, are taken for public."
+MOST_ANSWERS = 12  # searches whose results are told in sentences; of more the leaderboard has them
 UNTOLD = ("seed", "eval_every", "privacy", "data")  # sections that name no search; budget and data set do
 
 
@@ -100,7 +101,9 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
 
 
 def _answers(found: Sequence[Searched], metric: str) -> list[str]:
-    """Return a sentence for every cell: what its settings reach on test samples, and which they are."""
+    """Return a sentence for every cell of a few: what its settings reach on test samples, and which they are."""
+    if len(found) > MOST_ANSWERS:
+        return []
     cells = [Searched((cell,), search.found) for search in found for cell in search.cells]
     procedures = Procedures(metric)
     return [_answer(name, search, procedures) for name, search in zip(names_of(cells), cells, strict=True)]
