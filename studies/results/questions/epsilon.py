@@ -41,6 +41,9 @@ def page(boards: Boards) -> Page:
         changes = {budget(epsilon): change.points() for epsilon, change in costs(each, "fedavg").items()}
         rows[each.name] = {"clients": each.units, "no privacy": each.free.mean("auroc").share(), **changes}
         made.figures[f"{each.name}, number"] = count(each.clients, [each.free.id])
+        if other := each.row("scaffold", None):
+            behind = each.free.mean("auroc") - other.mean("auroc")
+            made.figures[f"{each.name}, SCAFFOLD behind, none"] = behind.points()
     budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
     made.table("table", "data", ["clients", "no privacy", *map(budget, budgets)], rows)
     real = [each for each in all_of if each.board.suite == "natural" and not each.own_noise]
@@ -52,6 +55,9 @@ def page(boards: Boards) -> Page:
         ordered = sorted((costs(each, "fedavg")[epsilon] for each in real), key=lambda change: -change.value)
         made.figures[f"least, {budget(epsilon)}"] = ordered[0].points()
         made.figures[f"most, {budget(epsilon)}"] = ordered[-1].points()
+        again = [costs(each, TWIN)[epsilon] for each in real if epsilon in costs(each, TWIN)]
+        if again:
+            made.figures[f"most again, {budget(epsilon)}"] = min(again, key=lambda change: change.value).points()
     made.figures |= dict(sureness(all_of))
     return made
 

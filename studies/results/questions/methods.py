@@ -69,11 +69,17 @@ def usual_budgets(federations: Sequence[Federation]) -> list[float | None]:
 
 
 def comparisons(federations: Sequence[Federation], budgets: Sequence[float | None]) -> Iterator[Comparison]:
-    """Yield the comparisons with FedAvg; of a federation that both suites have, those of one suite."""
+    """Yield the comparisons with FedAvg; of a federation that both suites have, those of one suite.
+
+    Of a method that has rows whose intervals cover the search, others do not count.
+    """
     suite_of: dict[tuple[str, str], str] = {}
+    sure = {row.name for each in federations for row in each.whole if row["procedure_low"] is not None}
     for each in federations:
         for epsilon in budgets:
             for row in each.rows(epsilon_asked=epsilon, model_for="everybody", problem="classify"):
+                if row.name in sure and row["procedure_low"] is None:
+                    continue
                 change, suite = row.paired(), suite_of.setdefault((each.name, row.name), each.board.suite)
                 if change is not None and row["algorithm"] != TWIN and suite == each.board.suite:
                     verdict = decide(change, resolution(each, row))
