@@ -222,7 +222,7 @@ class Evaluation(Shape):
     flops: Number | None = None
     oracle_calls: Number | None = None
     privacy: Claim | None = None
-    diagnostics: dict[str, Any] | None = None
+    diagnostics: dict[str, Number | None] | None = None
     parties: dict[str, Any] | list[Any] | None = None
     timing: Timing = Field(default_factory=lambda: Timing())
 

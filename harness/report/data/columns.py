@@ -76,6 +76,7 @@ FILES = {
     "pivot.csv, chosen.csv, tuned.csv": ("grids",),
     "predictions.csv, `predict --csv`": ("predictions",),
     "claims.csv": ("claims",),
+    "curves.csv of a paper": ("curves",),
     "references.csv.gz, which comes with the harness": ("references",),
 }
 #: Samples or models that a prefix of a measure stands for.
