@@ -120,7 +120,8 @@ def test_a_csv_file_may_predict_numbers(tmp_path):
     [
         (
             {"data": "breast-cancer"},
-            "no numbers to predict; .*chemistry.* and files \\(csv, parquet, arrow, excel, files, leaf, tff, images\\) have",
+            "no numbers to predict; .*chemistry.* and files "
+            "\\(csv, parquet, arrow, excel, files, leaf, tff, images\\) have",
         ),
         ({"problem": "classify"}, "has numbers to predict and no classes; use problem: regression"),
         ({"problem": "auroc", "algorithm": "fedsgda_m"}, "use problem: regression"),
