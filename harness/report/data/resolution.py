@@ -38,7 +38,7 @@ class Namesakes(NamedTuple):
     difference : float
         Mean of the first less mean of the second.
     interval : tuple of float, or None
-        The 95 % interval of the paired difference, see `difference_interval`.
+        The 95 % interval of the difference, see `difference_interval`.
     """
 
     cells: tuple[Cell, Cell]
