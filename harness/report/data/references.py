@@ -1,8 +1,8 @@
 """The published references that come with the harness: what methods reach on federations of known size.
 
 ``references.csv.gz`` beside this file has the rows of the leaderboards ``natural`` and ``frontier`` below
-``results/reference``, with fewer columns, five digits and the shape of each federation. ``make references`` writes
-it.
+``results/reference`` whose intervals cover the search, with fewer columns, five digits and the shape of each
+federation. ``make references`` writes it.
 """
 
 from __future__ import annotations

@@ -132,16 +132,24 @@ def test_a_published_table_answers_as_a_file_and_as_a_folder(capsys):
     assert f"take {first['algorithm']}" in " ".join(answers[0]["said"])
 
 
-def test_a_kind_of_privacy_can_be_asked_for(capsys):
-    """Adult among 100 clients has local noise, the others that of a trusted server."""
-    asked = ["recommend", "--clients", "100", "--samples", "452", "--epsilon", "2"]
+def test_a_kind_of_privacy_can_be_asked_for(capsys, monkeypatch):
+    """As if the clients of stops added the noise themselves, those of the others a trusted server."""
+    table = references()
+    table.loc[table["dataset"].eq("stops") & table["epsilon_asked"].notna(), "dp_placement"] = "local"
+    monkeypatch.setattr("harness.cli.recommend.references", lambda: table)
+    asked = ["recommend", "--clients", "85", "--samples", "514", "--epsilon", "2"]
     assert main(asked) == 0
     text = said(capsys)
-    assert "adult (100 clients" in text
+    assert "stops (85 clients" in text
     assert "Their ε protect different things; --where 'dp_placement == central'" in text
     assert main([*asked, "--where", "dp_placement == central"]) == 0
     text = said(capsys)
-    assert "adult (100 clients" not in text and "different things" not in text and "clients alone" in text
+    assert "stops (85 clients" not in text and "different things" not in text and "clients alone" in text
+
+
+def test_all_answers_are_sure_of_their_search(evidence):
+    """Rows of searches whose luck is not in their intervals are no references."""
+    assert all(row["procedure_low"] < row["procedure_high"] for row in evidence.rows)
 
 
 def test_the_nearest_are_in_the_json(capsys):
