@@ -1,8 +1,16 @@
 """Settings of Sphinx for the pages in this folder: `make docs` builds them into ``docs/site``."""
 
-import re
+from __future__ import annotations
 
-from sphinx.application import Sphinx
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from harness.cli.parser import parser as harness_parser
+from studies.__main__ import parser as studies_parser
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "fedfrontier"
 author = "The fedfrontier authors"
@@ -26,6 +34,10 @@ napoleon_use_ivar = True
 
 OUTSIDE = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(((?:\.\./)+(?![./])[^)]*)\)")
 
+OPTIONS = re.compile(r"^<!-- options: (harness|studies) ([\w -]+) -->$", re.MULTILINE)
+PARSERS = {"harness": harness_parser, "studies": studies_parser}
+MARKUP = re.compile(r"([|*_<>`\[\]])")
+
 
 def link_outside(app: Sphinx, page: str, source: list[str]) -> None:
     """Let links that leave this folder lead to the checkout, which the built pages lie in."""
@@ -40,6 +52,34 @@ def link_outside(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = OUTSIDE.sub(link, source[0])
 
 
+def list_options(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the options of a command, with their help, where a page asks for them."""
+    source[0] = OPTIONS.sub(lambda match: options(match[1], match[2].split()), source[0])
+
+
+def options(program: str, command: list[str]) -> str:
+    """Return the options of a command as a table that unfolds."""
+    parser = PARSERS[program]()
+    for name in command:
+        (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+        parser = commands.choices[name]
+    formatter = parser._get_formatter()
+    rows = []
+    for action in parser._actions:
+        if action.help is argparse.SUPPRESS or "--help" in action.option_strings:
+            continue
+        name = ", ".join(action.option_strings)
+        value = formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+        shown = f"{name} {value}".strip() if action.nargs != 0 else name
+        meaning = MARKUP.sub(r"\\\1", formatter._expand_help(action)) if action.help else ""
+        code = shown.replace("|", "\\|")
+        rows.append(f"| `{code}` | {meaning} |")
+    title = f"Options of {' '.join(command)}"
+    table = "\n".join(["| option | |", "| :--- | :--- |", *rows])
+    return f"<details><summary>{title}</summary>\n\n{table}\n\n</details>"
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the step above."""
+    """Connect the steps above."""
     app.connect("source-read", link_outside)
+    app.connect("source-read", list_options)

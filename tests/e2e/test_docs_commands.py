@@ -12,6 +12,7 @@ A page is run from top to bottom in a folder of its own that holds `docs/`:
 
 import argparse
 import re
+import runpy
 import shlex
 import shutil
 from pathlib import Path
@@ -87,13 +88,23 @@ def subcommands(parser, above=""):
                 yield from subcommands(command, f"{above}{name} ")
 
 
-@pytest.mark.parametrize("top", [parser, studies.parser])
-def test_the_reference_names_every_command_and_every_option(top):
+def holds_commands(command):
+    return any(isinstance(action, argparse._SubParsersAction) for action in command._actions)
+
+
+@pytest.mark.parametrize("program", PARSERS)
+def test_the_reference_has_every_command_and_every_option(program):
+    """The built page has a table of options where the source has a comment."""
+    settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
     page = (ROOT / "docs" / "commands.md").read_text()
-    every = dict(subcommands(top()))
-    assert [name for name in every if name not in page] == []
-    options = {o for one in every.values() for action in one._actions for o in action.option_strings}
-    assert sorted(o for o in options - {"-h", "--help"} if o not in page) == []
+    asked = {name for top, name in settings["OPTIONS"].findall(page) if top == program}
+    commands = {name: one for name, one in subcommands(PARSERS[program]()) if not holds_commands(one)}
+    assert asked == set(commands)
+    for name, one in commands.items():
+        table = settings["options"](program, name.split())
+        options = {o for action in one._actions for o in action.option_strings} - {"-h", "--help"}
+        assert sorted(o for o in options if not re.search(rf"^\| `.*{o}\b", table, re.MULTILINE)) == []
+    assert [name for name in commands if name.split()[0] not in page] == []
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
