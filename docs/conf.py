@@ -27,6 +27,7 @@ html_copy_source = False
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # links to headings are checked, by the anchors that GitHub gives them
 
+default_role = "code"  # of `names` in docstrings
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings name types, shapes and units
 napoleon_google_docstring = False
@@ -34,6 +35,7 @@ napoleon_use_ivar = True
 
 OUTSIDE = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(((?:\.\./)+(?![./])[^)]*)\)")
 
+BY_FILE = re.compile(r"\[[\w./-]+\.md\](\((?!\.\./\.\.)[\w./-]+\.md(?:#[\w-]+)?\))")
 OPTIONS = re.compile(r"^<!-- options: (harness|studies) ([\w -]+) -->$", re.MULTILINE)
 PARSERS = {"harness": harness_parser, "studies": studies_parser}
 MARKUP = re.compile(r"([|*_<>`\[\]])")
@@ -50,6 +52,11 @@ def link_outside(app: Sphinx, page: str, source: list[str]) -> None:
         return f'<a href="../{target}">{text}</a>'
 
     source[0] = OUTSIDE.sub(link, source[0])
+
+
+def title_links(app: Sphinx, page: str, source: list[str]) -> None:
+    """Show the title of a page or section where the source names its file."""
+    source[0] = BY_FILE.sub(r"[]\1", source[0])
 
 
 def list_options(app: Sphinx, page: str, source: list[str]) -> None:
@@ -82,4 +89,5 @@ def options(program: str, command: list[str]) -> str:
 def setup(app: Sphinx) -> None:
     """Connect the steps above."""
     app.connect("source-read", link_outside)
+    app.connect("source-read", title_links)
     app.connect("source-read", list_options)

@@ -53,7 +53,7 @@ def blocks(text):
 
 
 def runs(page):
-    return page.parent.name == "docs" and any(block.commands for block in blocks(page.read_text()))
+    return page.parent == ROOT / "docs" and any(block.commands for block in blocks(page.read_text()))
 
 
 def test_commands_in_docs_are_parsed_like_a_shell():
@@ -133,7 +133,17 @@ def test_every_command_and_example_of_a_page_runs(page, tmp_path, monkeypatch, c
             assert code == 0, f"python -m {program} {shlex.join(command)}: {capsys.readouterr().err}"
 
 
+def anchors(text):
+    """Return the anchors that GitHub and the built pages give to the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
 def test_what_a_page_points_to_is_there(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        assert not anchor or path.suffix != ".md" or anchor in anchors(path.read_text()), f"{target}#{anchor}"
