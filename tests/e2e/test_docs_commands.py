@@ -19,14 +19,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from harness.cli.parser import main, parser
+from harness.config.run import read_spec
+from harness.config.suite import read_suite
 from studies import __main__ as studies
 
 ROOT = Path(__file__).parents[2]
 PARSERS = {"harness": parser, "studies": studies.parser}
 MAINS = {"harness": main, "studies": studies.main}
 READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BASE = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 4},
+    "model": "logistic",
+    "algorithm": "fedavg",
+    "rounds": 1,
+}
 BLOCK = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 
@@ -114,6 +124,29 @@ def test_every_command_is_one_of_ours(page, capsys):
             PARSERS[program]().parse_args(command)
         except SystemExit as stop:  # --help ends well
             assert stop.code == 0, f"{shlex.join(command)}: {capsys.readouterr().err}"
+
+
+def is_of_a_run(block):
+    """Return whether a block is a run or suite file, or some sections of one."""
+    return block.language == "yaml" and "claims" not in yaml.safe_load(block.body)
+
+
+def has_run_files(page):
+    return any(map(is_of_a_run, blocks(page.read_text())))
+
+
+@pytest.mark.parametrize("page", list(filter(has_run_files, READ)), ids=lambda path: path.name)
+def test_every_example_of_a_run_file_is_valid(page, tmp_path):
+    """What an example leaves out is as in `BASE`; its data need not be there."""
+    for block in filter(is_of_a_run, blocks(page.read_text())):
+        content = yaml.safe_load(block.body)
+        if "sweep" in content:
+            path = tmp_path / "suite.yaml"
+            path.write_text(yaml.safe_dump({"suite": "example", "base": BASE} | content))
+            assert read_suite(str(path)).combinations
+        else:
+            left_out = {} if "problem" in content else BASE
+            assert read_spec(left_out | content)
 
 
 @pytest.mark.usefixtures("blank_pictures")
