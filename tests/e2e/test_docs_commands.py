@@ -37,7 +37,7 @@ BASE = {
     "algorithm": "fedavg",
     "rounds": 1,
 }
-BLOCK = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(<!-- slow -->\n+)?```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 
 
@@ -168,7 +168,9 @@ def test_every_command_and_example_of_a_page_runs(page, tmp_path, monkeypatch, c
 
 def anchors(text):
     """Return the anchors that GitHub and the built pages give to the headings of a page."""
-    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    heads = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
