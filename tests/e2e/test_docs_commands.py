@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+import harness
 from harness.cli.parser import main, parser
 from harness.config.run import read_spec
 from harness.config.suite import read_suite
@@ -115,6 +116,12 @@ def test_the_reference_has_every_command_and_every_option(program):
         options = {o for action in one._actions for o in action.option_strings} - {"-h", "--help"}
         assert sorted(o for o in options if not re.search(rf"^\| `.*{o}\b", table, re.MULTILINE)) == []
     assert [name for name in commands if name.split()[0] not in page] == []
+
+
+def test_the_python_reference_has_every_stable_name():
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto\w+:: (\w+)$", page, re.MULTILINE)
+    assert sorted(set(harness.__all__) - set(shown)) == []
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
