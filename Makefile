@@ -4,6 +4,7 @@
 # make check       run the linters, the type checker and the contract of the layers
 # make format      format the code and apply safe fixes
 # make board       check the submissions in board/ and write its pages to board/site
+# make docs        build the pages of docs/ to docs/site; open docs/site/index.html
 # make columns     write docs/columns.md, the meanings of all columns
 # make references  write the table that recommend answers from without results, from results/reference
 # make clean       delete results and caches
@@ -17,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast check format board claims columns references clean
+.PHONY: quickstart test test-fast check format board claims docs columns references clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
@@ -51,6 +52,10 @@ format: .venv/ready-to-test
 	$(INSTALL) --editable '.[dev,ray,export,excel,tune]'
 	touch .venv/ready-to-test
 
+.venv/ready-for-docs: .venv/ready
+	$(INSTALL) --editable '.[docs]'
+	touch .venv/ready-for-docs
+
 # The golden rows have the same tolerance.
 board: .venv/ready
 	$(BIN)/python -m studies board check board/submissions --tolerance 1e-6
@@ -60,6 +65,9 @@ board: .venv/ready
 claims: .venv/ready
 	$(BIN)/python -m studies papers
 
+docs: .venv/ready-for-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/site
+
 columns: .venv/ready
 	$(BIN)/python -c 'from harness.report.data.columns import dictionary; print(dictionary(), end="")' > docs/columns.md
 
@@ -67,5 +75,5 @@ references: .venv/ready
 	$(BIN)/python -m studies references
 
 clean:
-	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf results/runs results/quickstart board/site docs/site .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -r {} +

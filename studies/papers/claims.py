@@ -16,7 +16,7 @@
         expect: {ratio_below: 1.5, least_ratio: 1.1}
         verdict: held
 
-docs/comparing.md explains every field.
+docs/claims.md explains every field.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def read_claims(folder: Path) -> PaperClaims:
     Raises
     ------
     UserError
-        If a field, a measure or a section of a run is unknown, or a value has another form than docs/comparing.md
+        If a field, a measure or a section of a run is unknown, or a value has another form than docs/claims.md
         describes.
     """
     path = folder / FILE
@@ -335,7 +335,7 @@ def _table(at: str, content: Mapping[str, Any]) -> str:
 
 
 def read_measure(where: str, content: Any) -> Measure:
-    """Read a measure: a name, or one of the forms in docs/comparing.md."""
+    """Read a measure: a name, or one of the forms in docs/claims.md."""
     if isinstance(content, str):
         return Measure(content)
     content = mapping(where, content)

@@ -23,42 +23,48 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -> str:
-    """Return the table as Markdown and, folded away, a line for every claim: what was compared, and its reading."""
+    """Return the table as Markdown and, folded away, a line for every claim of which there is more to say."""
     lines = [
         _line(COLUMNS),
         _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
         *(_line([cells[name].replace("|", "\\|") for name in COLUMNS]) for cells in rows(findings)),
-        "",
-        "<details><summary>What was compared, claim by claim</summary>",
-        "",
-        *(f"- `{finding.claim.id}`: {notes(finding, observations)}" for finding in findings),
-        "",
-        "</details>",
     ]
+    if noted := {finding.claim.id: text for finding in findings if (text := remarks(finding, observations))}:
+        lines += ["", "<details><summary>Notes</summary>", ""]
+        lines += [f"- `{claim}`: {text}" for claim, text in noted.items()]
+        lines += ["", "</details>"]
     return "\n".join(lines)
 
 
 def notes(finding: Finding, observations: Sequence[Observation]) -> str:
-    """Return notes on a finding: comparison, choice, missing runs and its reading."""
+    """Return notes on a finding: comparison, choice, and the remarks on it."""
     claim = finding.claim
     sentences = [claim.compared]
     for arm in claim.arms:
-        evidence = [
-            observation
-            for observation in observations
-            if observation.claim == claim.id and observation.arm == arm
-        ]
+        evidence = _of_arm(finding, arm, observations)
         if claim.along:
             points = sorted({observation.point for observation in evidence if observation.point is not None})
             sentences.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
-        chosen = {observation.point: observation for observation in evidence if observation.settings}
-        for point, observation in chosen.items():
-            at = "" if point is None else f" at {claim.along}={point:g}"
-            edges = f" (at the edge of the grid: {' '.join(observation.edges)})" if observation.edges else ""
-            sentences.append(f"chosen for {arm}{at}: {observation.settings}{edges}")
+        for observation in {each.point: each for each in evidence if each.settings}.values():
+            sentences.append(f"chosen for {_arm(finding, arm, observation)}: {observation.settings}")
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
         sentences.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
+    more = remarks(finding, observations)
+    return f"{'; '.join(sentences)}.{' ' if more else ''}{more}"
+
+
+def remarks(finding: Finding, observations: Sequence[Observation]) -> str:
+    """Return what weakens a finding: choices at the edge of a grid, runs without a value, small effects."""
+    claim = finding.claim
+    sentences = []
+    for arm in claim.arms:
+        evidence = _of_arm(finding, arm, observations)
+        for observation in {each.point: each for each in evidence if each.edges}.values():
+            edges = " ".join(observation.edges)
+            sentences.append(
+                f"{_arm(finding, arm, observation)} was chosen at the edge of the grid ({edges})"
+            )
     if finding.bounds:
         runs = counted(finding.bounds, "run")
         sentences.append(f"{runs} did not reach the target and count with what they had spent")
@@ -72,10 +78,21 @@ def notes(finding: Finding, observations: Sequence[Observation]) -> str:
         )
     if finding.size:
         sentences.append(f"the effect {finding.size}")
-    text = "; ".join(sentences) + "."
+    texts = [f"{'; '.join(sentences)}."] if sentences else []
     if claim.confounded:
-        text += f" No verdict: {claim.confounded}"
-    return f"{text} {claim.reading}" if claim.reading else text
+        texts.append(f"No verdict: {claim.confounded}")
+    if claim.reading:
+        texts.append(claim.reading)
+    return " ".join(texts)
+
+
+def _of_arm(finding: Finding, arm: str, observations: Sequence[Observation]) -> list[Observation]:
+    return [each for each in observations if each.claim == finding.claim.id and each.arm == arm]
+
+
+def _arm(finding: Finding, arm: str, observation: Observation) -> str:
+    """Return the side of a comparison, with the point at which it was chosen."""
+    return arm if observation.point is None else f"{arm} at {finding.claim.along}={observation.point:g}"
 
 
 def as_json(finding: Finding) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_a_page_that_shows_something_else_is_found(tmp_path, capsys):
 
 
 def test_the_claims_that_the_docs_show_are_valid(tmp_path):
-    page = (ROOT / "docs" / "comparing.md").read_text()
+    page = (ROOT / "docs" / "claims.md").read_text()
     (shown,) = re.findall(r"```yaml\n(# mine/claims\.yaml\n.*?)```", page, re.DOTALL)
     (tmp_path / "claims.yaml").write_text(shown)
     (claim,) = read_claims(tmp_path).claims
