@@ -153,6 +153,10 @@ def test_a_description_names_what_users_have(tmp_path):
             "the user 'f1': x must hold texts, or lists of numbers",
         ),
         (
+            lambda users: users["f1"].update(x=[[1.0] * 784, ["1"] * 784]),
+            "the user 'f1': x must hold texts, or lists of numbers",
+        ),
+        (
             lambda users: users["f1"].update(y=[[1], [0]]),
             "a.json: y holds list; a class or a number a sample",
         ),
@@ -191,10 +195,15 @@ def test_what_is_no_file_of_leaf_is_refused(tmp_path):
     for content, said in (
         ("{", "is no JSON"),
         ('{"a": 1}', "users, num_samples and user_data are needed, it has a"),
+        ('{"users": ["a"], "user_data": {"a": {}, "a": {}}}', "'a' stands twice in one object"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=said):
             load(f"leaf:{path}")
+    with pytest.raises(
+        DataError, match=r"the column 'client' has the value '\\ud800', which is no text in Unicode"
+    ):
+        load(f"leaf:{written(path, {chr(0xD800): digits(2)['f0']})}")
     with pytest.raises(DataError, match=r"has no \*\.json; give one of: .*all_data"):
         written(tmp_path / "data" / "all_data" / "a.json", digits(2))
         load(f"leaf:{tmp_path}/data")
