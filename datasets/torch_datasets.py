@@ -17,6 +17,7 @@ from datasets.errors import DataError
 from datasets.files import Roles, make_dataset
 
 INPUT, LABEL, CLIENT = "x", "y", "client"
+MODES = ("1", "L", "RGB")  # of images of Pillow
 
 
 class MapStyle(Protocol):
@@ -69,10 +70,20 @@ def from_torch(
             x, y = dataset[index]
             inputs.append(np.asarray(x))
             labels.append(np.asarray(y).item())
-            clients.append(str(client(index)))
+            owner = client(index)
         except Exception as error:  # a user's dataset may raise anything
             raise DataError(f"{where} is no input with a label: {type(error).__name__}: {error}") from error
-        if inputs[-1].shape != inputs[0].shape or inputs[-1].dtype.kind not in "biuf":
+        if not isinstance(owner, str | int | np.integer):
+            raise DataError(f"{where}: the client is {owner!r}; a text or a whole number names one")
+        clients.append(str(owner))
+        mode = getattr(x, "mode", None)
+        if isinstance(mode, str) and mode not in MODES:  # such as numbers of a palette
+            raise DataError(f"{where} is an image of mode {mode}; convert it: image.convert('RGB')")
+        first = inputs[0]
+        if (inputs[-1].shape, inputs[-1].dtype) != (
+            first.shape,
+            first.dtype,
+        ) or first.dtype.kind not in "biuf":
             raise DataError(
                 f"{where} has the shape {inputs[-1].shape} of {inputs[-1].dtype}, and the first "
                 f"{inputs[0].shape} of {inputs[0].dtype}"
