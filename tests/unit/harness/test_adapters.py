@@ -95,7 +95,7 @@ def perceptron(hidden=(8,), **adapter):
 
 
 def after(problem, name="fedavg", rounds=2, seeds=(3,), data=None, **options):
-    algorithm = ALGORITHMS[name](local_steps=2, batch_size=4, **options.pop("settings", {}))
+    algorithm = ALGORITHMS[name](**{"local_steps": 2, "batch_size": 4, **options.pop("settings", {})})
     options = {"rows": ClientExecutor("vmap"), "noise_keys": ["key"], **options}
     run = Simulation(problem, data or federation(), algorithm, seeds=seeds, **options)
     for _ in range(rounds):
@@ -297,18 +297,23 @@ def test_shared_factors_travel_and_the_others_stay():
 
 
 def test_fedper_under_shared_factors_is_its_own_round():
-    """One client and one step: A moves by -lr times its gradient, and so does B."""
+    """One client whose batch is all of its samples: in two steps A and B each move by -lr times their gradients."""
     problem = classifier(perceptron(kind="fedsa_lora"))
     data = federation()
     index = {name: split[:1] for name, split in data.splits.items()}
     alone = Federation(data.pool, index, data.classes, (), "s", "s")
-    run = after(problem, "fedper", rounds=1, data=alone, settings={"lr": 0.1, "grad_clip": None})
+    lr, settings = 0.3, {"batch_size": SAMPLES, "grad_clip": None}
+    run = after(problem, "fedper", rounds=1, data=alone, settings={"lr": lr, **settings})
+    assert torch.equal(run.start["x"], Ravel(problem.module).init(rng.stream(3, "start"))[:A])
     x = torch.cat([run.start["x"], run.start["y"]])
-    assert torch.equal(x[:A], Ravel(problem.module).init(rng.stream(3, "start"))[:A])
-    assert torch.equal(run.state.u.isnan(), torch.zeros(A, dtype=torch.bool))
+    batch = Batch(*(field[:SAMPLES] for field in data.pool))
+    for _ in range(2):
+        x = x - lr * torch.func.grad(problem.loss)(x, batch)
+    assert torch.allclose(run.state.u, x[:A], atol=1e-6) and not torch.equal(run.state.u, run.start["x"])
+    assert torch.allclose(run.state.vi[0], x[A:], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "lg_fedavg", "fedproto"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "lg_fedavg", "fedproto", "fedala", "fedbabu"])
 def test_methods_that_do_not_divide_at_the_factors_are_refused(name, tmp_path):
     shared = {"name": "mlp", "hidden": [8], "adapter": {**LORA, "kind": "fedsa_lora"}}
     with pytest.raises(Incompatible, match="kind lora"):
