@@ -171,6 +171,8 @@ REFUSED = {
     "'classes' is adapted \\(on\\) and trained whole \\(train\\)": {"on": ["classes"], "train": ["classes"]},
     "unknown field of .*'alfa'. Did you mean 'alpha'": {"alfa": 1},
     "unknown layer in .*train 'class'. Did you mean 'classes'": {"train": ["class"]},
+    "unknown layer in .*train 'body.1'": {"train": ["body.1"]},
+    "'Linear' is adapted \\(on\\) and trained whole \\(train\\)": {"train": ["body", "classes"]},
     "adapter.on must be a list of names": {"on": [1]},
 }
 
