@@ -26,7 +26,8 @@ from datasets.texts import SYMBOL_NAMES, symbol_numbers
 
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 INPUT, LABEL, CLIENT = "x", "y", "client"
-TWEET = (5, 4)  # a sample of Sent140 has five texts, of which the last is what is said
+#: Fields of a sample of Sent140: number, date, query, user, what is said, and which file it was in.
+TWEET, SAID, FILES = 6, 4, ("training", "test")
 KEYS = ("users", "user_data")
 IMAGES = (".jpg", ".jpeg", ".png")  # what CelebA's samples name
 
@@ -220,10 +221,11 @@ def _joined(path: Path, parts: list[Part], labels: list[Any]) -> Arrays | list[s
     if isinstance(first.x, np.ndarray):
         return arrays_of(f"{path}: x", np.concatenate([part.x for part in parts]))
     samples = [sample for part in parts for sample in part.x]
-    length, place = TWEET
-    tweets = all(isinstance(sample, list) and len(sample) == length for sample in samples)
+    tweets = all(
+        isinstance(sample, list) and len(sample) == TWEET and sample[-1] in FILES for sample in samples
+    )
     texts = [
-        sample if isinstance(sample, str) else sample[place] if tweets else " ".join(sample)
+        sample if isinstance(sample, str) else sample[SAID] if tweets else " ".join(sample)
         for sample in samples
     ]
     if all(text.lower().endswith(IMAGES) for text in texts):
