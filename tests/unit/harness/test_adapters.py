@@ -246,6 +246,38 @@ def test_adapters_run_in_every_way(kind):
         assert bool((run.state.x != run.start["x"]).any())
 
 
+@pytest.mark.parametrize("kind", ["lora", "ffa_lora", "fedsa_lora"])
+@pytest.mark.parametrize("mode", ["vmap", "loop"])
+def test_clipped_gradients_are_those_of_single_samples(kind, mode):
+    """Where an adapted layer is used twice: its contributions are clipped together."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(INPUTS, INPUTS), nn.Linear(INPUTS, CLASSES)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+
+    def twice(shape, outputs):
+        return Twice()
+
+    model("tables")(twice)
+    problem = classifier(build("twice", (INPUTS,), CLASSES, {"adapter": {**LORA, "kind": kind}}))
+    samples = Batch(*(field[:SAMPLES] for field in federation().pool))
+    x = problem.init(rng.stream(0, "start"))["x"] + 0.3
+    single = [
+        torch.func.grad(problem.loss)(x, Batch(*(f[n : n + 1] for f in samples))) for n in range(SAMPLES)
+    ]
+    limit = float(torch.stack([one.norm() for one in single]).median())
+    expected = sum(one * min(1.0, limit / float(one.norm())) for one in single)
+    batch = Batch(*(field[None] for field in samples))
+    (clipped,) = ClientExecutor(mode).clipped_sums(problem.loss, 1, [x[None]], batch, norm=limit)
+    assert torch.allclose(clipped[0], expected, atol=1e-5)
+    with pytest.raises(Incompatible, match="each of its layers, once"):
+        ClientExecutor(mode).clipped_sums(problem.loss, 1, [x[None]], batch, norm=limit, ghost=True)
+
+
 def test_pruning_removes_ranks():
     """A unit is a row of A with a column of B."""
     net = perceptron()
