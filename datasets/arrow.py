@@ -31,6 +31,8 @@ from datasets.shards import TEST, Shard, joint_digest
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 USUAL = Reading()
 PART = re.compile(r"(.*?)(\d+)-of-(\d{1,6})(?:[-_.].*)?")
+INDICES = ("_indices_files", "_indices_data_files")  # which rows count, in older versions of `datasets`
+MARK, END = b"\xff" * 4, b"\xff" * 4 + bytes(4)  # of each part of a stream, and of its end
 SPLIT = re.compile(r"(?:.*-)?(train|validation|test)(?:-\d+-of-\d+)?")
 
 
@@ -105,11 +107,19 @@ def _shards(path: Path, patterns: tuple[str, ...]) -> list[Shard]:
         return [Shard(path, "")]
     if (path / "dataset_dict.json").exists():  # what DatasetDict.save_to_disk writes
         splits = sorted(json.loads((path / "dataset_dict.json").read_text())["splits"])
-        return [
-            Shard(each.path, name) for name in splits for each in _shards(path / Path(name).name, patterns)
-        ]
+        folders = [inside.name for inside in path.iterdir() if inside.is_dir()]
+        if strange := [name for name in splits if name not in folders]:
+            raise DataError(
+                f"{path}/dataset_dict.json names the split {strange[0]!r}, which is no folder there"
+            )
+        return [Shard(each.path, name) for name in splits for each in _shards(path / name, patterns)]
     if (path / "state.json").exists() and "*.arrow" in patterns:  # what Dataset.save_to_disk writes
-        files = json.loads((path / "state.json").read_text())["_data_files"]
+        state = json.loads((path / "state.json").read_text())
+        files = state["_data_files"]
+        if any(state.get(key) for key in INDICES):
+            raise DataError(
+                f"{path} keeps a choice of rows apart from the data; save it again after flatten_indices()"
+            )
         return [Shard(path / Path(each["filename"]).name, "") for each in files]
     files = sorted(file for pattern in patterns for file in path.glob(pattern))
     files = [file for file in files if not file.name.startswith("cache-")]  # what Dataset.map leaves
@@ -182,6 +192,8 @@ def _table(path: Path, raw: bytes, patterns: tuple[str, ...], before: int) -> An
         reader = pa.ipc.open_file(pa.BufferReader(raw))
         stream = map(reader.get_batch, range(reader.num_record_batches))
     else:
+        if raw.startswith(MARK) and not raw.endswith(END):
+            raise DataError(f"{path} has no end: it was cut off, or its writer was not closed")
         reader = stream = pa.ipc.open_stream(pa.BufferReader(raw))
     batches: list[Any] = []
     for batch in stream:
@@ -225,7 +237,11 @@ def _cells(
         return Cells(np.full(len(missing), "", dtype=object), missing)
     if labels is not None and kinds.is_integer(kind) and expected != "number":
         codes = column.fill_null(-1).to_numpy()
-        missing = (codes < 0) | (codes >= len(labels))
+        missing = codes < 0
+        if len(codes) and codes.max() >= len(labels):
+            raise DataError(
+                f"{what} holds the number {codes.max()}, and the file names {len(labels)} classes"
+            )
         values: Column = np.array([*labels, ""], dtype=object)
         return Cells(values[np.where(missing, len(labels), codes)], missing)
     measured = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)
@@ -273,14 +289,13 @@ def _arrays(what: str, name: str, column: Any) -> Arrays:
 
     column, kinds = _stored(column), pa.types
     advice = f"leave it out with drop={name}"
+    missing = column.null_count
     if kinds.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         column = pa.chunked_array(
             [chunk.field("bytes") for chunk in column.chunks], column.type.field("bytes").type
         )
-    if column.null_count:
-        raise DataError(
-            f"{what} has nothing in {column.null_count} rows; take them out of the file, or {advice}"
-        )
+    if missing := missing or column.null_count:
+        raise DataError(f"{what} has nothing in {missing} rows; take them out of the file, or {advice}")
     if kinds.is_binary(column.type) or kinds.is_large_binary(column.type):
         raw = [(f"row {row + 1}", value) for row, value in enumerate(column.to_pylist())]
         try:

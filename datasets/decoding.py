@@ -17,7 +17,9 @@ from datasets.limits import check_values
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # in the names of what is kept; raise it when the same images give other numbers
+VERSION = 2  # in the names of what is kept; raise it when the same images give other numbers
+#: What Pillow may take an image for; of others some start a program, as PostScript does.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 GRAY = {"1", "L", "LA"}  # modes of Pillow with 8 bits or fewer
 COLOR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}  # others have more bits
 Named = tuple[str, bytes]
@@ -43,7 +45,7 @@ def decoded(raw: Sequence[Named]) -> NDArray[np.uint8]:
 
 
 def decode(raw: Sequence[Named]) -> NDArray[np.uint8]:
-    """Decode images of one size.
+    """Decode images of one size, upright as their EXIF orientation says.
 
     Parameters
     ----------
@@ -58,29 +60,24 @@ def decode(raw: Sequence[Named]) -> NDArray[np.uint8]:
     Raises
     ------
     DataError
-        If one is no image, or has another size than the first.
+        If one is no image, has another size than the first, or holds what would be lost: transparent pixels, more
+        than 8 bits a channel, or several images.
     """
-    from PIL import Image  # slow to import; most data sets do without it
-
     color = any(_opened(where, one).mode not in GRAY for where, one in raw)
     pixels: NDArray[np.uint8] | None = None
     for place, (where, one) in enumerate(raw):
-        image = _opened(where, one)
-        width, height = image.size
+        plain = _plain(where, _opened(where, one), "RGB" if color else "L")
         if pixels is None:
-            shape = (3 if color else 1, height, width)
+            shape = (3 if color else 1, *plain.shape[:2])
             check_values("the images", len(raw) * int(np.prod(shape)))
             pixels = np.empty((len(raw), *shape), np.uint8)
-        if (height, width) != pixels.shape[2:]:
+        if plain.shape[:2] != pixels.shape[2:]:
+            height, width = plain.shape[:2]
             first_height, first_width = pixels.shape[2:]
             raise DataError(
                 f"{where} has {width} x {height} pixels, and {raw[0][0]} has {first_width} x {first_height}; "
                 "make all images of one size"
             )
-        try:
-            plain = np.asarray(image.convert("RGB" if color else "L"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{where} cannot be read as an image: {error}") from error
         pixels[place] = plain.transpose(2, 0, 1) if color else plain
     assert pixels is not None
     return pixels
@@ -90,10 +87,28 @@ def _opened(where: str, raw: bytes) -> Any:
     from PIL import Image, UnidentifiedImageError  # slow to import; most data sets do without it
 
     try:
-        image = Image.open(io.BytesIO(raw))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        image = Image.open(io.BytesIO(raw), formats=FORMATS)
+    except Exception as error:  # a damaged file may raise anything
         why = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
         raise DataError(f"{where} is no image that can be read{why}") from error
     if image.mode not in GRAY | COLOR:
         raise DataError(f"{where} has more than 8 bits a channel (mode {image.mode}); save it with 8")
     return image
+
+
+def _plain(where: str, image: Any, mode: str) -> NDArray[np.uint8]:
+    """Return the pixels of an image, ``(height, width)`` or ``(height, width, 3)``."""
+    from PIL import ImageOps  # slow to import; most data sets do without it
+
+    try:
+        frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # a photo and its previews
+        image = ImageOps.exif_transpose(image)
+        clear = image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] < 255
+        pixels: NDArray[np.uint8] = np.asarray(image.convert(mode))
+    except Exception as error:  # a damaged file may raise anything
+        raise DataError(f"{where} cannot be read as an image: {error}") from error
+    if frames > 1:
+        raise DataError(f"{where} holds {frames} images; save the one that counts")
+    if clear:
+        raise DataError(f"{where} has transparent pixels, whose color nobody sees; save it on a background")
+    return pixels

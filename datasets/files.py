@@ -200,8 +200,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     _warn_of_unused(path, roles, content)
     if not roles.input:  # whose labels are known to be classes
         warn_of_doubts(path, features, texts, label, table[label], quantity=numbers)
-    for name in (name for name in roles.roles_beside_label if not table[name].numeric):
-        warn_of_similar(path, name, set(table[name].values.tolist()))
+    _check_names(path, label, roles, table)
     extent = "" if complete.all() else f", {complete.sum()} of {content.rows} rows"
     made, classes = _input(path, roles, content, table, complete)
     dataset = encode_table(
@@ -227,6 +226,21 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         public=(*means, *dataset.public),
         official_test=None if content.test is None else torch.from_numpy(content.test[complete]),
     )
+
+
+def _check_names(path: Path, label: str, roles: Roles, table: Mapping[str, Cells]) -> None:
+    """Refuse names of classes, groups, clients and users that no results file can hold; warn of similar ones."""
+    for column in (name for name in (label, *roles.roles_beside_label) if not table[name].numeric):
+        names = set(table[column].values.tolist())
+        for name in names:
+            try:
+                name.encode()
+            except UnicodeEncodeError:  # JSON and names of files may have such
+                raise DataError(
+                    f"{path}: the column {column!r} has the value {name!r}, which is no text in Unicode; rename it"
+                ) from None
+        if column != label:
+            warn_of_similar(path, column, names)
 
 
 def _one_class(dataset: Dataset, client: str) -> list[str]:

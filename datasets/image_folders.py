@@ -20,6 +20,7 @@ from datasets.shards import TEST, split_folders
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 INPUT, LABEL, CLIENT = "image", "class", "client"
+LAYOUT = "CLIENT/CLASS/FILE"
 
 
 class Picture(NamedTuple):
@@ -47,15 +48,15 @@ def read_folders(path: Path, _: Reading) -> Content:
         If there are no such folders, a file is no image, or images differ in size: the message names the file.
     """
     pictures = _pictures(path)
-    check_size(path, sum(picture.path.stat().st_size for picture in pictures))
+    try:
+        check_size(path, sum(picture.path.stat().st_size for picture in pictures))
+        raw = [content(picture.path) for picture in pictures]
+    except OSError as error:
+        raise DataError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
     hasher = hashlib.sha256()
-    raw = []
-    for picture in pictures:
-        try:
-            raw.append(content(picture.path))
-        except OSError as error:
-            raise DataError(f"{picture.path} cannot be read: {error.strerror or error}") from error
-        hasher.update(f"{picture.name} {hashlib.sha256(raw[-1]).hexdigest()}\n".encode())
+    for picture, one in zip(pictures, raw, strict=True):
+        line = f"{picture.name} {hashlib.sha256(one).hexdigest()}\n"
+        hasher.update(line.encode("utf-8", "surrogateescape"))  # names of files are any bytes
     test = np.array([picture.split for picture in pictures]) == TEST
 
     @cache
@@ -83,16 +84,8 @@ def _pictures(path: Path) -> list[Picture]:
         raise DataError(f"{path} is no folder; a folder with a folder of images for each client is needed")
     pictures = []
     for folder, split in split_folders(path):
-        clients = _folders(folder)
-        if not clients:
-            raise DataError(f"the folder {folder} has no folder for a client; CLIENT/CLASS/FILE is needed")
-        for client in clients:
-            classes = _folders(client)
-            if not classes:
-                raise DataError(
-                    f"the client's folder {client} has no folder for a class; CLIENT/CLASS/FILE is needed"
-                )
-            for label in classes:
+        for client in _folders(folder, "the folder", "a client"):
+            for label in _folders(client, "the client's folder", "a class"):
                 for file in sorted(file for file in label.iterdir() if not file.name.startswith(".")):
                     if file.suffix.lower() not in SUFFIXES:
                         raise DataError(f"{file} is no image by its suffix; read are {', '.join(SUFFIXES)}")
@@ -103,5 +96,13 @@ def _pictures(path: Path) -> list[Picture]:
     return pictures
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(inside for inside in path.iterdir() if inside.is_dir() and not inside.name.startswith("."))
+def _folders(path: Path, what: str, of: str) -> list[Path]:
+    """Return the folders in a folder; raise DataError if there is none, or an image beside them."""
+    every = sorted(inside for inside in path.iterdir() if not inside.name.startswith("."))
+    folders = [inside for inside in every if inside.is_dir()]
+    if not folders:
+        raise DataError(f"{what} {path} has no folder for {of}; {LAYOUT} is needed")
+    for file in every:
+        if file.suffix.lower() in SUFFIXES and not file.is_dir():
+            raise DataError(f"the image {file} is beside the folders for {of}; {LAYOUT} is needed")
+    return folders

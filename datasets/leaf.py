@@ -26,7 +26,8 @@ from datasets.texts import SYMBOL_NAMES, symbol_numbers
 
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 INPUT, LABEL, CLIENT = "x", "y", "client"
-TWEET = (5, 4)  # a sample of Sent140 has five texts, of which the last is what is said
+#: Fields of a sample of Sent140: number, date, query, user, what is said, and which file it was in.
+TWEET, SAID, FILES = 6, 4, ("training", "test")
 KEYS = ("users", "user_data")
 IMAGES = (".jpg", ".jpeg", ".png")  # what CelebA's samples name
 
@@ -117,9 +118,9 @@ def _parts(path: Path, raw: bytes) -> dict[str, Part]:
     """Return the samples of a file by user, after a check of its layout."""
     try:
         # The hook packs numbers as soon as a user is read, so that not all are Python objects at once.
-        whole = json.loads(raw, object_hook=_packed)
+        whole = json.loads(raw, object_pairs_hook=_packed)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {error}") from error
+        raise DataError(f"{path} is no JSON that can be read: {error}") from error
     if not isinstance(whole, dict) or not all(key in whole for key in KEYS):
         keys = ", ".join(list(whole)[:5]) if isinstance(whole, dict) else type(whole).__name__
         raise DataError(
@@ -151,14 +152,27 @@ def _parts(path: Path, raw: bytes) -> dict[str, Part]:
     return parts
 
 
-def _packed(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with its lists of numbers as an array; what is no such list is left for `_part`."""
+def _packed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object with its lists of numbers as an array; what is no such list is left for `_part`.
+
+    Raises
+    ------
+    ValueError
+        If two entries have one name, as two users may: the first would be lost.
+    """
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"{twice!r} stands twice in one object")
     x = entry.get(INPUT)
-    if LABEL in entry and isinstance(x, list) and x and isinstance(x[0], list) and not _spelled(x[0]):
+    if LABEL in entry and isinstance(x, list) and x and isinstance(x[0], list):
         try:
-            entry[INPUT] = np.array(x, np.float32)
-        except (ValueError, TypeError, OverflowError):
+            values = np.array(x)
+        except ValueError:  # lists of different lengths
             return entry
+        if values.dtype.kind in "biuf":
+            with np.errstate(over="ignore"):  # infinite ones are refused later
+                entry[INPUT] = values.astype(np.float32)
     return entry
 
 
@@ -207,10 +221,11 @@ def _joined(path: Path, parts: list[Part], labels: list[Any]) -> Arrays | list[s
     if isinstance(first.x, np.ndarray):
         return arrays_of(f"{path}: x", np.concatenate([part.x for part in parts]))
     samples = [sample for part in parts for sample in part.x]
-    length, place = TWEET
-    tweets = all(isinstance(sample, list) and len(sample) == length for sample in samples)
+    tweets = all(
+        isinstance(sample, list) and len(sample) == TWEET and sample[-1] in FILES for sample in samples
+    )
     texts = [
-        sample if isinstance(sample, str) else sample[place] if tweets else " ".join(sample)
+        sample if isinstance(sample, str) else sample[SAID] if tweets else " ".join(sample)
         for sample in samples
     ]
     if all(text.lower().endswith(IMAGES) for text in texts):

@@ -168,13 +168,17 @@ def _of_hdf5(path: Path, split: str) -> Iterator[Part]:
                 for name, data in sorted(group.items()):
                     if not isinstance(data, h5py.Dataset) or not data.ndim:
                         raise DataError(f"{where}: {name!r} is no array with a row for each sample")
-                    features[name] = _read(where, name, data[()])
+                    if data.file != file or data.external or data.is_virtual:
+                        raise DataError(
+                            f"{where}: {name!r} lies in another file, which no digest covers; copy it into this one"
+                        )
                     values += data.size
+                    check_values(path, values)
+                    features[name] = _read(where, name, data[()])
                 lengths = {name: len(feature) for name, feature in features.items()}
                 if len({*lengths.values()}) > 1:
                     both = ", ".join(f"{name} {length}" for name, length in lengths.items())
                     raise DataError(f"{where} has features of different lengths: {both}")
-                check_values(path, values)
                 yield Part(split, client, features)
     except (OSError, RuntimeError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}") from error
@@ -207,6 +211,8 @@ def _of_sqlite(path: Path, of_file: str, chosen: str | None) -> Iterator[Part]:
             for split, client, message in rows:
                 if split not in splits:
                     continue
+                if not isinstance(client, str):
+                    raise DataError(f"{path}: client_id is {client!r} in a row; a client's name is text")
                 try:
                     example = parse_example(message)
                 except (ValueError, TypeError) as error:
@@ -222,7 +228,7 @@ def _of_sqlite(path: Path, of_file: str, chosen: str | None) -> Iterator[Part]:
                     features[name] = feature if isinstance(feature, list) else feature[None]
                     values += len(feature)
                 check_values(path, values)
-                yield Part(of_file or splits[split], str(client), features)
+                yield Part(of_file or splits[split], client, features)
     except sqlite3.Error as error:
         raise DataError(f"{path} cannot be read as SQLite: {error}") from error
 
@@ -272,15 +278,23 @@ def _joined(path: Path, name: str, parts: Sequence[Part]) -> Cells | Callable[[]
         owners = [part.client for part in parts for _ in part.features[name]]
         named = [(f"{what} of the client {owner!r}", text) for owner, text in zip(owners, texts, strict=True)]
         return cache(lambda: Arrays("images", decoded(named), "encoded images"))
-    if texts:
-        return Cells(
-            np.array([text.decode(errors="replace") for text in texts], object), np.zeros(len(texts), bool)
-        )
+    if texts or not numbers:
+        return Cells(np.array(_decoded(what, texts), object), np.zeros(len(texts), bool))
     values = np.concatenate(numbers)
     if values.ndim == 1 or values.shape[1:] == (1,):
         flat = values.reshape(-1).astype(np.float64)
         return number_cells(what, flat, np.isnan(flat))
     return cache(lambda: arrays_of(what, values))
+
+
+def _decoded(what: str, texts: Sequence[bytes]) -> list[str]:
+    """Return texts; refuse other bytes, such as images in formats that are not read."""
+    try:
+        return [text.decode() for text in texts]
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{what} holds bytes that are no text in UTF-8, and no JPEG or PNG: {error.object[:20]!r}"
+        ) from error
 
 
 def _as(cells: Cells, kind: Kind) -> Cells:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.arrays import arrays_of
 from datasets.dataset import Dataset
@@ -17,6 +18,7 @@ from datasets.errors import DataError
 from datasets.files import Roles, make_dataset
 
 INPUT, LABEL, CLIENT = "x", "y", "client"
+MODES = ("1", "L", "RGB")  # of images of Pillow
 
 
 class MapStyle(Protocol):
@@ -60,22 +62,19 @@ def from_torch(
     """
     if not callable(getattr(dataset, "__len__", None)) or not callable(getattr(dataset, "__getitem__", None)):
         raise DataError(f"{name}: a map-style dataset is needed, with a length and samples by number")
-    inputs: list[np.ndarray[Any, Any]] = []
+    inputs: list[NDArray[Any]] = []
     labels: list[Any] = []
     clients: list[str] = []
     for index in range(len(dataset)):
         where = f"{name}: sample {index}"
-        try:
-            x, y = dataset[index]
-            inputs.append(np.asarray(x))
-            labels.append(np.asarray(y).item())
-            clients.append(str(client(index)))
-        except Exception as error:  # a user's dataset may raise anything
-            raise DataError(f"{where} is no input with a label: {type(error).__name__}: {error}") from error
-        if inputs[-1].shape != inputs[0].shape or inputs[-1].dtype.kind not in "biuf":
+        x, label, owner = _sample(where, dataset, client, index)
+        inputs.append(x)
+        labels.append(label)
+        clients.append(owner)
+        first = inputs[0]
+        if (x.shape, x.dtype) != (first.shape, first.dtype) or x.dtype.kind not in "biuf":
             raise DataError(
-                f"{where} has the shape {inputs[-1].shape} of {inputs[-1].dtype}, and the first "
-                f"{inputs[0].shape} of {inputs[0].dtype}"
+                f"{where} has the shape {x.shape} of {x.dtype}, and the first {first.shape} of {first.dtype}"
             )
     if len(inputs) < 2 or not inputs[0].ndim:
         raise DataError(f"{name}: {len(inputs)} samples; two or more vectors or images are needed")
@@ -90,6 +89,23 @@ def from_torch(
     roles = Roles(label=LABEL, client=CLIENT, input=INPUT)
     made = make_dataset("torch", Path(name), roles, content)
     return replace(made, name=name, source=f"{name} (a dataset of torch)")
+
+
+def _sample(
+    where: str, dataset: MapStyle, client: Callable[[int], object], index: int
+) -> tuple[NDArray[Any], Any, str]:
+    """Return the input, the label and the client of a sample."""
+    try:
+        x, y = dataset[index]
+        values, label, owner = np.asarray(x), np.asarray(y).item(), client(index)
+    except Exception as error:  # a user's dataset may raise anything
+        raise DataError(f"{where} is no input with a label: {type(error).__name__}: {error}") from error
+    if not isinstance(owner, str | int | np.integer):
+        raise DataError(f"{where}: the client is {owner!r}; a text or a whole number names one")
+    mode = getattr(x, "mode", None)
+    if isinstance(mode, str) and mode not in MODES:  # such as numbers of a palette
+        raise DataError(f"{where} is an image of mode {mode}; convert it: image.convert('RGB')")
+    return values, label, str(owner)
 
 
 def _labels(name: str, labels: Sequence[Any], classes: Sequence[str] | None) -> Callable[[Kind], Cells]:

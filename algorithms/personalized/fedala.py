@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
-from harness.core.methods.personal import Personalized, Split
+from harness.core.methods.personal import Divided, Personalized
 from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedALA(Personalized, Split):
+class FedALA(Personalized, Divided):
     """FedAvg whose clients mix the received head with their own, entry by entry, before they train.
 
     Attributes

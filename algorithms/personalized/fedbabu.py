@@ -23,13 +23,13 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from harness.core import Channel, Clients, Increment, Meta, not_negative, register, step_size
-from harness.core.methods.personal import Personalized, Split
+from harness.core.methods.personal import Divided, Personalized
 from harness.core.problem import join_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Personalized, Split):
+class FedBABU(Personalized, Divided):
     """FedAvg on the extractor under a fixed head.
 
     Attributes

@@ -8,12 +8,13 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from datasets.cache import SourceError, cache_dir, code_digest, find_named, store_named
 from datasets.dataset import Column, Dataset
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 BATCH = 64  # samples that are encoded together
 LINES = 10  # of the log about features in progress
+TOLERANCE = 1e-2  # of the largest feature of a batch: rounding in half precision is less
+Arguments = tuple[
+    Any, ...
+]  # of an encoder's network: samples, and the most tokens of one where they are texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +45,15 @@ class EncoderSettings:
         Raw columns of text to encode, for an encoder of texts.
     norm : float, optional
         Norm to which the features of each image or text are scaled; None leaves them.
-    code : str
-        Digest of the code of a plugin's encoder.
+    code : str or None
+        Digest of the code of a plugin's encoder; None if its code is not known, and features are not kept.
     """
 
     encoder: str
     size: int | None = None
     columns: tuple[str, ...] = ()
     norm: float | None = None
-    code: str = ""
+    code: str | None = ""
 
     @property
     def registered(self) -> Encoder:
@@ -149,7 +154,7 @@ class Inputs:
     digest: str
     count: int
     place: Tensor | None
-    batches: Callable[[], Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]]
+    batches: Callable[[], Iterator[tuple[NDArray[np.int64], Arguments]]]
 
 
 def _images(dataset: Dataset, settings: EncoderSettings) -> Inputs:
@@ -166,7 +171,7 @@ def _images(dataset: Dataset, settings: EncoderSettings) -> Inputs:
         )
     side = settings.length
 
-    def batches() -> Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]:
+    def batches() -> Iterator[tuple[NDArray[np.int64], Arguments]]:
         for start in range(0, len(x), BATCH):
             images = x[start : start + BATCH].expand(-1, 3, -1, -1)
             if images.shape[-2:] != (side, side):
@@ -174,7 +179,7 @@ def _images(dataset: Dataset, settings: EncoderSettings) -> Inputs:
             yield np.arange(start, start + len(images)), (images,)
 
     digest = hashlib.sha256(str(tuple(x.shape)).encode())
-    digest.update(x.numpy().data)
+    digest.update(x.contiguous().numpy().data)
     return Inputs(digest.hexdigest(), len(x), None, batches)
 
 
@@ -193,7 +198,7 @@ def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
     numbers = {text: number for number, text in enumerate(texts)}
     by_length = np.argsort([len(text) for text in texts], kind="stable")  # a batch is as long as its longest
 
-    def batches() -> Iterator[tuple[NDArray[np.int64], tuple[object, ...]]]:
+    def batches() -> Iterator[tuple[NDArray[np.int64], Arguments]]:
         for start in range(0, len(texts), BATCH):
             places = by_length[start : start + BATCH]
             yield places, ([texts[place] for place in places], settings.length)
@@ -204,26 +209,39 @@ def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
 
 def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:
     """Return the features of all samples ``(n, F)``, from the cache or computed and put there."""
-    code = [code_digest([str(Path(__file__).parent)]), settings.code, entry.version, torch.__version__]
-    key = [inputs.digest, entry.name, weights, settings.length, code]
-    stem = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-    target = cache_dir("features") / f"{entry.name}-{stem}.npy"
-    try:
-        found: NDArray[np.float32] = np.load(find_named(target), allow_pickle=False)
-    except SourceError as reason:
-        if any(target.parent.glob(f"{target.stem}-*")):
-            warn_once(f"features of {entry.name} are computed anew, as the cache cannot be used: {reason}")
-        found = _computed(entry, inputs)
-        try:
-            store_named(target, lambda part: np.save(part, found))
-        except SourceError as error:
-            warn_once(f"features of {entry.name} are not kept: {error}")
+    if settings.code is None:
+        warn_once(
+            f"features of {entry.name} are not kept, as nothing tells whether its code has changed; move it to a "
+            "file and load that as a plugin"
+        )
+        found = _computed(entry, inputs, weights)
+    else:
+        code = [code_digest([str(Path(__file__).parent)]), settings.code, entry.version, torch.__version__]
+        key = [inputs.digest, entry.name, weights, settings.length, code]
+        found = _cached(entry, inputs, weights, hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32])
     rows = torch.from_numpy(found)
     return rows if inputs.place is None else rows[inputs.place]
 
 
-def _computed(entry: Encoder, inputs: Inputs) -> NDArray[np.float32]:
-    """Compute the features of different samples, ``(count, F)``."""
+def _cached(entry: Encoder, inputs: Inputs, weights: str, key: str) -> NDArray[np.float32]:
+    """Return the features that are kept under a key, or compute and keep them."""
+    target = cache_dir("features") / f"{entry.name}-{key}.npy"
+    try:
+        kept: NDArray[np.float32] = np.load(find_named(target), allow_pickle=False)
+        return kept
+    except SourceError as reason:
+        if any(target.parent.glob(f"{target.stem}-*")):
+            warn_once(f"features of {entry.name} are computed anew, as the cache cannot be used: {reason}")
+    computed = _computed(entry, inputs, weights)
+    try:
+        store_named(target, lambda part: np.save(part, computed))
+    except SourceError as error:
+        warn_once(f"features of {entry.name} are not kept: {error}")
+    return computed
+
+
+def _computed(entry: Encoder, inputs: Inputs, weights: str) -> NDArray[np.float32]:
+    """Compute the features of different samples, ``(count, F)``, by weights of a digest."""
     from tqdm import tqdm  # features are mostly computed already
 
     module = entry.build()
@@ -232,19 +250,41 @@ def _computed(entry: Encoder, inputs: Inputs) -> NDArray[np.float32]:
     done, lines = 0, 0
     with torch.no_grad(), tqdm(total=inputs.count, desc=what, unit="", disable=None) as bar:
         for places, arguments in inputs.batches():
-            try:
-                rows = module(*arguments)
-            except DataError:
-                raise
-            except Exception as error:  # a user's module may raise anything
-                raise DataError(f"encoder {entry.name!r} fails: {type(error).__name__}: {error}") from error
-            out[places] = _checked(entry, rows, len(places))
+            out[places] = rows = _called(entry, module, arguments, len(places))
+            if not done:
+                _check_alone(entry, module, arguments, rows)
             done += len(places)
             bar.update(len(places))
             if done * LINES // inputs.count > lines:
                 lines = done * LINES // inputs.count
                 log.info("%s, %d of %d", what, done, inputs.count)
+    if entry.digest() != weights:
+        raise DataError(
+            f"encoder {entry.name!r}: its weights have changed while features were computed; run it again"
+        )
     return out
+
+
+def _called(entry: Encoder, module: nn.Module, arguments: Arguments, count: int) -> NDArray[np.float32]:
+    """Return the features of some samples; raise DataError if a module fails."""
+    try:
+        rows = module(*arguments)
+    except DataError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise DataError(f"encoder {entry.name!r} fails: {type(error).__name__}: {error}") from error
+    return _checked(entry, rows, count)
+
+
+def _check_alone(entry: Encoder, module: nn.Module, arguments: Arguments, rows: NDArray[np.float32]) -> None:
+    """Raise DataError unless the first sample of a batch has the features that it has alone."""
+    samples, *size = arguments
+    alone = _called(entry, module, (samples[:1], *size), 1)
+    if np.abs(alone[0] - rows[0]).max() > TOLERANCE * np.abs(rows).max():
+        raise DataError(
+            f"encoder {entry.name!r}: the features of a sample depend on others of its batch, or on chance; then "
+            "those of one client tell of another's samples"
+        )
 
 
 def _checked(entry: Encoder, rows: object, count: int) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,9 +128,9 @@ def read_digest(files: Sequence[Path]) -> str:
 
 
 def digest_of_module(module: nn.Module) -> str:
-    """Return the digest of all parameters and buffers of a module, with their names."""
+    """Return the digest of all parameters and buffers of a module with their names, saved ones and others."""
     digest = hashlib.sha256()
-    for name, value in module.state_dict().items():
+    for name, value in chain(module.named_parameters(), module.named_buffers()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.cache import code_digest
+from datasets.encoders import ENCODERS
 from harness.config import plugins
 from harness.config.imports import PACKAGES, Source, Sources, distributions, is_installed, sources_of
 from harness.config.recorded import named_parts
@@ -45,10 +46,15 @@ def code_of(spec: Mapping[str, Any]) -> str:
     return _digest(*(sources for sources in plugin_sources if sources is not None))
 
 
-def code_of_encoder(name: str) -> str:
-    """Return the digest of the code of a plugin's encoder, with what it imports; empty for ours."""
-    sources = plugins.sources("encoder", name)
-    return "" if sources is None else hashlib.sha256(_of_plugins(sources).encode()).hexdigest()
+def code_of_encoder(name: str) -> str | None:
+    """Return the digest of the code of a plugin's encoder, with what it imports; empty for ours.
+
+    None if its code is not known: a notebook, or a module that is no plugin, defines it.
+    """
+    if (sources := plugins.sources("encoder", name)) is not None:
+        return hashlib.sha256(_of_plugins(sources).encode()).hexdigest()
+    entry = ENCODERS.get(name)
+    return "" if entry is None or is_known(entry.defined) else None
 
 
 def code_of_class(cls: type) -> str | None:

@@ -168,7 +168,7 @@ class DataSpec(Section):
         """Return the short name of the data: that of the file, or of the data set."""
         return name_of_file(self.name, self.path, self.files) or self.name
 
-    def encoder_settings(self, code: str = "") -> EncoderSettings | None:
+    def encoder_settings(self, code: str | None = "") -> EncoderSettings | None:
         """Return the step that makes features, by an encoder whose own code has a digest; None without any."""
         if self.encoder is None:
             return None

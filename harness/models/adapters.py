@@ -273,17 +273,13 @@ def _trained_whole(where: str, network: nn.Module, adapter: Adapter, head: str |
     if adapter.train is None:
         wanted = head is not None and any(p.requires_grad for p in network.get_submodule(head).parameters())
         return [head] if wanted and head is not None and head not in adapter.on else []
-    holding = {
-        name: part
-        for name, part in network.named_modules()
-        if name and any(True for _ in part.parameters(recurse=False))
+    parts = {
+        name: part for name, part in network.named_modules() if name and any(True for _ in part.parameters())
     }
+    holding = [name for name, part in parts.items() if any(True for _ in part.parameters(recurse=False))]
     found: dict[str, None] = {}
     for wish in adapter.train:
-        if any(wish == name for name, _ in network.named_modules() if name):
-            found[wish] = None
-            continue
-        names = [name for name in holding if fnmatchcase(name, wish)]
+        names = [wish] if wish in parts else [name for name in holding if fnmatchcase(name, wish)]
         if not names:
             raise unknown(f"layer in {where} adapter.train", wish, holding)
         found.update(dict.fromkeys(names))
@@ -299,26 +295,23 @@ def _matching(
     """
     found: set[str] = set()
     for wish in wishes:
-        if wish in layers:
-            if wish in inside:
-                raise UserError(
-                    f"{where} adapter: {wish!r} is adapted (on) and trained whole (train); choose one"
-                )
-            found.add(wish)
-            continue
         kinds = TYPES.get(wish)
-        names = {
-            name
-            for name, layer in layers.items()
-            if (type(layer) in kinds and name != head if kinds else fnmatchcase(name, wish))
-            and name not in inside
-        }
-        if not names:
+        if wish in layers:
+            matches = {wish}
+        elif kinds:
+            matches = {name for name, layer in layers.items() if type(layer) in kinds and name != head}
+        else:
+            matches = {name for name in layers if fnmatchcase(name, wish)}
+        if not matches:
             types = (
                 name for name, kinds in TYPES.items() if any(type(one) in kinds for one in layers.values())
             )
             raise unknown(f"layer in {where} adapter.on", wish, [*layers, *types])
-        found |= names
+        if matches <= inside:
+            raise UserError(
+                f"{where} adapter: {wish!r} is adapted (on) and trained whole (train); choose one"
+            )
+        found |= matches - inside
     return [name for name in layers if name in found]
 
 

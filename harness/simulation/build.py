@@ -37,6 +37,7 @@ from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.clients.pruning import prunable
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
+from harness.core.methods.personal import Split
 from harness.core.problem import Problem, names_by_length
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
@@ -327,10 +328,10 @@ def _check_adapter(problem: Problem, algorithm: Algorithm, start: dict[str, Tens
     if problem.module is None or not (names := models.factors_to_share(problem.module)):
         return
     shared = sum(problem.module.get_parameter(name).numel() for name in names)
-    if "y" not in start or len(start["x"]) != shared:
+    if not isinstance(algorithm, Split) or len(start["x"]) != shared:
         raise Incompatible(
             f"model.adapter.kind: under fedsa_lora clients share A and keep B, and algorithm {algorithm.meta.name} "
-            "does not divide a model there; use one that shares a part and keeps the rest (fedper, fedrep), "
+            "does not divide a model so; use one that shares a part and keeps the rest (fedper, fedrep), "
             "or kind lora"
         )
 

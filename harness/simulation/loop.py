@@ -152,8 +152,8 @@ def _advance(run: Simulation, *, diagnose: bool, ahead: float) -> dict[int, Fail
 def _moves(run: Simulation) -> bool:
     """Whether the first round must change the model: where a part of it is frozen, all of it may be by mistake.
 
-    Step sizes are above 0, so no round stands still on purpose; but a round of a Poisson cohort may have no client,
-    and with a threshold of messages none may have something to send.
+    No method has a round that leaves all of it as it was; but a round of a Poisson cohort may have no client, and
+    with a threshold of messages none may have something to send.
     """
     return bool(run.problem.frozen) and not (run.cohorts.secret or bool(run.compression.threshold))
 

@@ -19,12 +19,17 @@ class Personalized(Descent, ServerUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split(Algorithm):
-    """An algorithm that sees a model as an extractor, which is shared, and heads, which clients keep."""
+class Divided(Algorithm):
+    """An algorithm that sees a model as an extractor, which is shared, and heads."""
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""
         return split_model(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Divided):
+    """An algorithm whose clients keep their heads: none is sent, and all are trained."""
 
     def model(self, state: Any) -> Tensor:
         """Return the common extractor with every client's head."""

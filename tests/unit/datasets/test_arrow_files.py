@@ -6,6 +6,7 @@ import decimal
 import hashlib
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -302,6 +303,45 @@ def test_an_index_cannot_name_files_elsewhere(tmp_path):
         load("arrow", path=tmp_path / "in", label="label")
 
 
+@pytest.mark.parametrize("name", ["..", ".", "missing"])
+def test_a_split_is_a_folder_of_its_own(tmp_path, name):
+    hugging(tmp_path / "in", "a.arrow", [(1, 0), (2, 1)])
+    (tmp_path / "in" / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
+    with pytest.raises(DataError, match=rf"names the split '{re.escape(name)}', which is no folder there"):
+        load("arrow", path=tmp_path / "in", label="label")
+
+
+@pytest.mark.parametrize("key", ["_indices_files", "_indices_data_files"])
+def test_a_choice_of_rows_beside_the_data_is_not_ignored(tmp_path, key):
+    hugging(tmp_path, "a.arrow", [(1, 0), (2, 1)])
+    state = {"_data_files": [{"filename": "a.arrow"}], key: [{"filename": "indices.arrow"}]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="keeps a choice of rows apart from the data"):
+        load("arrow", path=tmp_path, label="label")
+
+
+def test_a_stream_without_its_end_is_refused(tmp_path):
+    """Cut off between two batches, it reads like a shorter table."""
+    schema = pa.schema([("x", pa.float64()), ("label", pa.int64())])
+    path, batch = tmp_path / "a.arrow", pa.record_batch([[1.0, 2.0], [0, 1]], schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(batch)
+    whole = sink.getvalue().to_pybytes()
+    path.write_bytes(whole)
+    assert len(load("arrow", path=path, label="label")) == 4
+    path.write_bytes(whole[:-8])
+    with pytest.raises(DataError, match=r"a\.arrow has no end: it was cut off"):
+        load("arrow", path=path, label="label")
+
+
+def test_a_class_without_a_name_is_refused(tmp_path):
+    hugging(tmp_path, "a.arrow", [(1, 0), (2, 1), (3, 2)])
+    with pytest.raises(DataError, match="'label' holds the number 2, and the file names 2 classes"):
+        load("arrow", path=tmp_path, label="label", missing="drop")
+
+
 def test_without_pyarrow_the_message_names_the_extra(tmp_path, monkeypatch):
     path = written(tmp_path, pa.table(columns()), "parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -380,6 +420,13 @@ def test_a_column_of_clients_that_is_not_there_is_refused(tmp_path, cache):
     address = pictures(tmp_path / "saved")
     with pytest.raises(DataError, match=r"has no column 'writer'; did you mean 'writer_id'\?"):
         load(address.replace("writer_id", "writer"))
+
+
+def test_rows_without_an_image_are_counted(tmp_path, cache):
+    rows = pa.array([{"bytes": encoded(0)}, None, {"bytes": encoded(9)}])
+    streamed(tmp_path / "a.arrow", pa.table({"image": rows, "label": ["a", "b", "a"]}))
+    with pytest.raises(DataError, match="the column 'image' has nothing in 1 rows"):
+        load(f"arrow:{tmp_path / 'a.arrow'}?label=label")
 
 
 def test_images_of_other_sizes_are_refused_by_row(tmp_path, cache):

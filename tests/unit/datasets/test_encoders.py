@@ -31,7 +31,7 @@ class Means(nn.Module):
         self.register_buffer("weight", weights["weight"])
 
     def forward(self, inputs, most=None):
-        Means.calls += 1
+        Means.calls += len(inputs) > 1  # the first sample of the first batch is tried alone, too
         if most is None:
             self.shape = inputs.shape
             value = inputs.mean((1, 2, 3))
@@ -136,6 +136,56 @@ def test_what_changes_features_computes_them_anew(means, weights, monkeypatch, c
     made = encode(data, chosen)
     assert means() == 1
     assert made.x[0, 0] == (3.0 if changed == "weights" else 2.0)
+
+
+def test_features_of_code_that_is_not_known_are_not_kept(means, offline):
+    """As of a notebook's cell, which may have been defined again."""
+    for _ in range(2):
+        encode(images(), settings(code=None))
+        assert means() == 1
+    assert not (offline / "features").exists()
+
+
+def test_weights_that_change_meanwhile_are_noticed(means, weights, offline):
+    """Their features would be kept under the digest of the weights before."""
+
+    def changing(file):
+        saved(weights.parent, 3.0)
+        return Means(read_weights(file))
+
+    encoder("changing", reads="images", features=2, size=SIDE, weights=weights)(changing)
+    with pytest.raises(DataError, match="encoder 'changing': its weights have changed while features"):
+        encode(images(), settings("changing"))
+    assert not (offline / "features").exists()
+
+
+class Centered(nn.Module):
+    """Features without the mean of the batch, in which are samples of several clients."""
+
+    def forward(self, x):
+        rows = x.flatten(1)[:, :2]
+        return rows - rows.mean(0)
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x.flatten(1)[:, :2], training=True)
+
+
+@pytest.mark.parametrize("make", [Centered, Random])
+def test_features_of_a_sample_are_its_own(make):
+    torch.manual_seed(1)
+    encoder("mixing", reads="images", features=2, size=SIDE)(make)
+    with pytest.raises(DataError, match="depend on others of its batch, or on chance"):
+        encode(images(), settings("mixing"))
+
+
+def test_images_are_read_in_any_layout(means):
+    turned = images(3)
+    turned.x[:, 1] = 0.25
+    plain = encode(turned, settings())
+    other = encode(replace(turned, x=turned.x.contiguous(memory_format=torch.channels_last)), settings())
+    assert torch.equal(plain.x, other.x) and plain.digest == other.digest
 
 
 def test_the_digest_of_data_follows_from_weights_and_settings(means, weights):
@@ -256,6 +306,18 @@ def test_an_encoder_without_files_is_known_by_what_it_builds():
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     )
     assert ENCODERS["shifted"].digest() != digest
+
+
+def test_an_encoder_is_known_by_what_it_does_not_save_too():
+    for value in (1.0, 2.0):
+
+        def hidden(value=value):
+            module = nn.Flatten()
+            module.register_buffer("scale", torch.tensor(value), persistent=False)
+            return module
+
+        encoder(f"hidden{value:.0f}", reads="images", features=2, size=SIDE)(hidden)
+    assert ENCODERS["hidden1"].digest() != ENCODERS["hidden2"].digest()
 
 
 def test_names_are_taken_once(means):

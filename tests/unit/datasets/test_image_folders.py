@@ -1,5 +1,6 @@
 """Folders of images for each client, in which folders name the classes; the cache of decoded images; refusals."""
 
+import os
 import shutil
 
 import numpy as np
@@ -15,6 +16,11 @@ from tests.support.runs import clients_of_a_run
 def draw(path, pixels, mode="L"):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.asarray(pixels, np.uint8), mode).save(path)
+
+
+def animated(path):
+    frames = [Image.fromarray(np.full((2, 3), value, np.uint8)) for value in (0, 255)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
 
 
 @pytest.fixture
@@ -43,6 +49,24 @@ def test_one_image_of_color_gives_all_three_channels(hospitals):
     data = load(f"images:{hospitals}?positive=ill")
     assert data.x.shape == (12, 3, 2, 3) and np.allclose(data.x[-1, :, 0, 0], [0, 1, 0.2])
     assert data.x[0, :, 0, 2].tolist() == [1, 1, 1]
+
+
+def test_images_are_upright(hospitals):
+    """An image that lies on its side has the size of the others once it is turned, as EXIF's orientation 6 says."""
+    turned = Image.Exif()
+    turned[0x112] = 6
+    lying = Image.fromarray(np.array([[0, 0], [0, 0], [255, 0]], np.uint8))
+    lying.save(hospitals / "Aalen/ill/0.png", exif=turned)
+    assert load(f"images:{hospitals}?positive=ill").x[0, 0].tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def test_opaque_colors_and_names_of_files_are_as_they_are(hospitals):
+    """An opaque fourth channel says nothing; the bytes of a file's name need not be text."""
+    pixels = np.full((2, 3, 4), 255)
+    pixels[..., :3] = 51
+    draw(hospitals / "Aalen" / "ill" / os.fsdecode(b"0\xff.png"), pixels, "RGBA")
+    data = load(f"images:{hospitals}?positive=ill")
+    assert data.x.shape == (13, 3, 2, 3) and np.allclose(data.x[1], 0.2)
 
 
 def test_images_are_decoded_once(hospitals, monkeypatch, cache):
@@ -101,6 +125,28 @@ def test_a_description_shows_the_images(hospitals):
             "has more than 8 bits a channel",
         ),
         (lambda at: (at / "train").mkdir(), "has a folder 'train' and no 'test'"),
+        (
+            lambda at: draw(at / "Bonn" / "1.png", np.zeros((2, 3))),
+            r"Bonn/1\.png is beside the folders for a class",
+        ),
+        (lambda at: draw(at / "1.png", np.zeros((2, 3))), r"1\.png is beside the folders for a client"),
+        (
+            lambda at: (at / "Bonn/ill/9.png").symlink_to(at / "nothing"),
+            r"9\.png cannot be read: No such file",
+        ),
+        (
+            lambda at: draw(at / os.fsdecode(b"\xff") / "ill" / "1.png", np.zeros((2, 3))),
+            r"'\\udcff', which is no text",
+        ),
+        (
+            lambda at: draw(at / "Bonn/ill/1.png", np.zeros((2, 3, 4)), "RGBA"),
+            r"1\.png has transparent pixels",
+        ),
+        (lambda at: animated(at / "Bonn/ill/1.gif"), r"1\.gif holds 2 images; save the one that counts"),
+        (
+            lambda at: (at / "Bonn/ill/1.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n"),
+            r"1\.png is no image that can",
+        ),
     ],
 )
 def test_folders_that_do_not_fit_are_refused(hospitals, change, said):

@@ -48,7 +48,10 @@ def plays(length=10, samples=20):
 def tweets():
     return {
         user: {
-            "x": [[str(n), "Mon", "NO_QUERY", user, f"I {'love' if n % 2 else 'hate'} it"] for n in range(6)],
+            "x": [
+                [str(n), "Mon", "NO_QUERY", user, f"I {'love' if n % 2 else 'hate'} it", "training"]
+                for n in range(6)
+            ],
             "y": [n % 2 for n in range(6)],
         }
         for user in ("ann", "bob")
@@ -95,10 +98,11 @@ def test_words_of_tweets_are_counted_and_kept(tmp_path):
     assert data.columns["x"][0] == "I hate it" and data.classes == ("0", "1")
 
 
-def test_lists_of_words_are_texts_and_only_tweets_have_five_fields(tmp_path):
-    """A list of five words is one text where others have other lengths."""
-    users = {"ann": {"x": [["a"] * 5, ["a"] * 5], "y": [0, 1]}, "bob": {"x": [["b"] * 3], "y": [0]}}
-    assert load(f"leaf:{written(tmp_path / 'a.json', users)}").x.sum(1).tolist() == [5, 5, 3]
+@pytest.mark.parametrize("last", [5, 6])
+def test_lists_of_words_are_texts_unless_they_are_tweets(tmp_path, last):
+    """A tweet ends with the file it was in; lists of words may be as long."""
+    users = {"ann": {"x": [["a"] * 5, ["a"] * last], "y": [0, 1]}, "bob": {"x": [["b"] * last], "y": [0]}}
+    assert load(f"leaf:{written(tmp_path / 'a.json', users)}").x.sum(1).tolist() == [5, last, last]
 
 
 def test_folders_train_and_test_are_official_splits(tmp_path):
@@ -153,6 +157,10 @@ def test_a_description_names_what_users_have(tmp_path):
             "the user 'f1': x must hold texts, or lists of numbers",
         ),
         (
+            lambda users: users["f1"].update(x=[[1.0] * 784, ["1"] * 784]),
+            "the user 'f1': x must hold texts, or lists of numbers",
+        ),
+        (
             lambda users: users["f1"].update(y=[[1], [0]]),
             "a.json: y holds list; a class or a number a sample",
         ),
@@ -191,10 +199,15 @@ def test_what_is_no_file_of_leaf_is_refused(tmp_path):
     for content, said in (
         ("{", "is no JSON"),
         ('{"a": 1}', "users, num_samples and user_data are needed, it has a"),
+        ('{"users": ["a"], "user_data": {"a": {}, "a": {}}}', "'a' stands twice in one object"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=said):
             load(f"leaf:{path}")
+    with pytest.raises(
+        DataError, match=r"the column 'client' has the value '\\ud800', which is no text in Unicode"
+    ):
+        load(f"leaf:{written(path, {chr(0xD800): digits(2)['f0']})}")
     with pytest.raises(DataError, match=r"has no \*\.json; give one of: .*all_data"):
         written(tmp_path / "data" / "all_data" / "a.json", digits(2))
         load(f"leaf:{tmp_path}/data")

@@ -191,6 +191,17 @@ def test_the_words_of_a_chosen_text_are_counted(tmp_path):
             [("train", "a", example(x=[1.0, 2.0], y=[0]))] * 2,
             "say which column is the label; allowed: y, client",
         ),
+        (
+            [
+                ("train", "a", example(x=b"GIF89a\xff", label=[0])),
+                ("train", "b", example(x=b"GIF89a", label=[1])),
+            ],
+            r"the feature 'x' holds bytes that are no text in UTF-8, and no JPEG or PNG: b'GIF89a",
+        ),
+        (
+            [("train", b"a", example(x=[1.0], label=[0]))],
+            "client_id is b'a' in a row; a client's name is text",
+        ),
         ([], "has no examples"),
     ],
 )
@@ -275,6 +286,39 @@ def test_hdf5_files_that_do_not_fit_are_refused(tmp_path, clients, group, said):
     path = hdf5(tmp_path / "a.h5", clients, group)
     with pytest.raises(DataError, match=said):
         load(f"tff:{path}")
+
+
+@pytest.mark.parametrize("kind", ["link", "external", "virtual"])
+def test_hdf5_arrays_in_other_files_are_refused(tmp_path, kind):
+    """The digest of the file, by which runs name their data, does not cover another."""
+    h5py = pytest.importorskip("h5py")
+    other, path = str(tmp_path / "other.h5"), tmp_path / "a.h5"
+    with h5py.File(other, "w") as file:
+        file["x"] = np.ones((2, 3))
+    with h5py.File(path, "w") as file:
+        group = file.create_group("examples/a")
+        group["label"] = [0, 1]
+        if kind == "link":
+            group["x"] = h5py.ExternalLink(other, "/x")
+        elif kind == "external":
+            group.create_dataset("x", (2, 3), "f8", external=[(other, 0, 48)])
+        else:
+            layout = h5py.VirtualLayout((2, 3), "f8")
+            layout[:] = h5py.VirtualSource(other, "x", (2, 3))
+            group.create_virtual_dataset("x", layout)
+    with pytest.raises(DataError, match="the client 'a': 'x' lies in another file, which no digest covers"):
+        load(f"tff:{path}")
+
+
+def test_hdf5_arrays_are_measured_before_they_are_read(tmp_path):
+    """A few bytes can declare any number of zeros; a client without texts has none to join."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("examples/a/x", (10**6, 10**6), "f8", chunks=(1000, 1000))
+    with pytest.raises(DataError, match="holds 1,000,000,000,000 numbers"):
+        load(f"tff:{tmp_path / 'a.h5'}")
+    with pytest.raises(DataError, match="no text has 21 signs"):
+        load(f"tff:{hdf5(tmp_path / 'b.h5', {'a': {'snippets': np.array([], 'S5')}})}")
 
 
 def test_writers_train_as_natural_clients(tmp_path):

@@ -46,6 +46,11 @@ def test_vectors_are_features():
     assert data.features == ("x 0", "x 1") and data.continuous.tolist() == [True, False]
 
 
+def palette():
+    """Return an image whose numbers are places in a list of colors."""
+    return Image.fromarray(np.zeros((2, 3, 3), np.uint8)).quantize(4)
+
+
 class Broken:
     def __len__(self):
         return 2
@@ -70,6 +75,13 @@ class Stream(IterableDataset):
             half,
             r"sample 1 has the shape \(3,\) of float64, and the first \(2,\)",
         ),
+        (
+            [(np.full((2, 3), 200, np.uint8), 0), (np.full((2, 3), 0.5), 1)],
+            half,
+            r"sample 1 has the shape \(2, 3\) of float64, and the first \(2, 3\) of uint8",
+        ),
+        ([(palette(), 0), (palette(), 1)], half, r"sample 0 is an image of mode P; convert it"),
+        ([(np.zeros(2), 0), (np.zeros(2), 1)], lambda _: None, "sample 0: the client is None"),
         ([(np.zeros(2), 0)], half, "1 samples; two or more"),
         ([(np.zeros(2), 0), (np.zeros(2), 2)], half, "a label is 2; 2 classes have numbers from 0"),
     ],

@@ -95,7 +95,7 @@ def perceptron(hidden=(8,), **adapter):
 
 
 def after(problem, name="fedavg", rounds=2, seeds=(3,), data=None, **options):
-    algorithm = ALGORITHMS[name](local_steps=2, batch_size=4, **options.pop("settings", {}))
+    algorithm = ALGORITHMS[name](**{"local_steps": 2, "batch_size": 4, **options.pop("settings", {})})
     options = {"rows": ClientExecutor("vmap"), "noise_keys": ["key"], **options}
     run = Simulation(problem, data or federation(), algorithm, seeds=seeds, **options)
     for _ in range(rounds):
@@ -171,6 +171,8 @@ REFUSED = {
     "'classes' is adapted \\(on\\) and trained whole \\(train\\)": {"on": ["classes"], "train": ["classes"]},
     "unknown field of .*'alfa'. Did you mean 'alpha'": {"alfa": 1},
     "unknown layer in .*train 'class'. Did you mean 'classes'": {"train": ["class"]},
+    "unknown layer in .*train 'body.1'": {"train": ["body.1"]},
+    "'Linear' is adapted \\(on\\) and trained whole \\(train\\)": {"train": ["body", "classes"]},
     "adapter.on must be a list of names": {"on": [1]},
 }
 
@@ -244,6 +246,38 @@ def test_adapters_run_in_every_way(kind):
         assert bool((run.state.x != run.start["x"]).any())
 
 
+@pytest.mark.parametrize("kind", ["lora", "ffa_lora", "fedsa_lora"])
+@pytest.mark.parametrize("mode", ["vmap", "loop"])
+def test_clipped_gradients_are_those_of_single_samples(kind, mode):
+    """Where an adapted layer is used twice: its contributions are clipped together."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(INPUTS, INPUTS), nn.Linear(INPUTS, CLASSES)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+
+    def twice(shape, outputs):
+        return Twice()
+
+    model("tables")(twice)
+    problem = classifier(build("twice", (INPUTS,), CLASSES, {"adapter": {**LORA, "kind": kind}}))
+    samples = Batch(*(field[:SAMPLES] for field in federation().pool))
+    x = problem.init(rng.stream(0, "start"))["x"] + 0.3
+    single = [
+        torch.func.grad(problem.loss)(x, Batch(*(f[n : n + 1] for f in samples))) for n in range(SAMPLES)
+    ]
+    limit = float(torch.stack([one.norm() for one in single]).median())
+    expected = sum(one * min(1.0, limit / float(one.norm())) for one in single)
+    batch = Batch(*(field[None] for field in samples))
+    (clipped,) = ClientExecutor(mode).clipped_sums(problem.loss, 1, [x[None]], batch, norm=limit)
+    assert torch.allclose(clipped[0], expected, atol=1e-5)
+    with pytest.raises(Incompatible, match="each of its layers, once"):
+        ClientExecutor(mode).clipped_sums(problem.loss, 1, [x[None]], batch, norm=limit, ghost=True)
+
+
 def test_pruning_removes_ranks():
     """A unit is a row of A with a column of B."""
     net = perceptron()
@@ -297,18 +331,23 @@ def test_shared_factors_travel_and_the_others_stay():
 
 
 def test_fedper_under_shared_factors_is_its_own_round():
-    """One client and one step: A moves by -lr times its gradient, and so does B."""
+    """One client whose batch is all of its samples: in two steps A and B each move by -lr times their gradients."""
     problem = classifier(perceptron(kind="fedsa_lora"))
     data = federation()
     index = {name: split[:1] for name, split in data.splits.items()}
     alone = Federation(data.pool, index, data.classes, (), "s", "s")
-    run = after(problem, "fedper", rounds=1, data=alone, settings={"lr": 0.1, "grad_clip": None})
+    lr, settings = 0.3, {"batch_size": SAMPLES, "grad_clip": None}
+    run = after(problem, "fedper", rounds=1, data=alone, settings={"lr": lr, **settings})
+    assert torch.equal(run.start["x"], Ravel(problem.module).init(rng.stream(3, "start"))[:A])
     x = torch.cat([run.start["x"], run.start["y"]])
-    assert torch.equal(x[:A], Ravel(problem.module).init(rng.stream(3, "start"))[:A])
-    assert torch.equal(run.state.u.isnan(), torch.zeros(A, dtype=torch.bool))
+    batch = Batch(*(field[:SAMPLES] for field in data.pool))
+    for _ in range(2):
+        x = x - lr * torch.func.grad(problem.loss)(x, batch)
+    assert torch.allclose(run.state.u, x[:A], atol=1e-6) and not torch.equal(run.state.u, run.start["x"])
+    assert torch.allclose(run.state.vi[0], x[A:], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "lg_fedavg", "fedproto"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "lg_fedavg", "fedproto", "fedala", "fedbabu"])
 def test_methods_that_do_not_divide_at_the_factors_are_refused(name, tmp_path):
     shared = {"name": "mlp", "hidden": [8], "adapter": {**LORA, "kind": "fedsa_lora"}}
     with pytest.raises(Incompatible, match="kind lora"):

@@ -191,6 +191,12 @@ def test_changed_weights_are_read_again_in_one_process(tmp_path):
     torch.testing.assert_close(load_once(data).x, 2 * first.x)
 
 
+def test_code_outside_of_plugins_is_not_known(encoders):
+    """Its features would be kept whatever becomes of it; that of our encoders is covered in any case."""
+    assert code_of_encoder("minilm") == "" == code_of_encoder("nobody")
+    assert code_of_encoder("pixels") is None
+
+
 def test_models_of_encoded_columns_are_not_saved(encoders, tmp_path):
     with pytest.raises(UserError, match="features here are those of encoder letters"):
         check_savable(calibrated(prepare(read_spec(reviews(tmp_path)))))
