@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from harness.core import rng
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
@@ -63,28 +64,32 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     return rows
 
 
-class SilentStages(Stages):
-    """Stages that replace every client's message by zeros."""
+class StandInStages(Stages):
+    """Stages that replace every client's message by numbers that depend on no data."""
 
     def add_known(self, message: Message, row: Tensor) -> Tensor:
-        """Note what anybody sees of a message, then zero it."""
+        """Note what anybody sees of a message, then replace it.
+
+        The numbers are positive, as sums and weights are, and not zero, which would hide a private factor.
+        """
         shapes = [part.shape for part in message.parts]
         scales = [part.scale for part in message.parts]
         if message.known is not None:
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         seen_terms = [term.tolist() for term in terms]
-        Silent.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
-        return torch.zeros_like(row)
+        StandIn.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        generator = rng.stream(0, "check", "stand-in", self.clients.round, message.slot)
+        return 0.05 + 0.1 * torch.rand(row.shape, generator=generator, dtype=row.dtype)
 
 
-class Silent(Channel):
-    """A channel that delivers all client messages as zeros.
+class StandIn(Channel):
+    """A channel that delivers numbers of its own in place of all client messages.
 
     It records the visible properties of a message: its place in the round, shapes, scales and known terms.
     """
 
-    stages = SilentStages
+    stages = StandInStages
     seen: ClassVar[list[object]] = []
 
     def known(self, method: str) -> Known | None:
@@ -194,8 +199,8 @@ def _resumed(cls: type[Algorithm]) -> None:
 
 
 @_check
-def _silent(cls: type[Algorithm]) -> None:
-    """Send nothing that depends on client data through a silenced channel."""
+def _replaced(cls: type[Algorithm]) -> None:
+    """Show nothing of client data where other numbers take the place of every message."""
     if cls.meta.pooled:
         return  # it is the reference without protection, and says so
     everybody = tuple(range(task_of(cls)[1].clients))
@@ -203,12 +208,13 @@ def _silent(cls: type[Algorithm]) -> None:
     apart = cls.meta.gossip or cls.meta.solves[0] == "vertical"  # there everybody takes part
     both = (small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (small(cls),)
     for algorithm, ids in product(both, [None] if apart else [None, (1, 3)]):
-        plain, seen = _silenced(algorithm, tasks[None], ids)
+        plain, seen = _with_stand_ins(algorithm, tasks[None], ids)
         for secret in ids or everybody:
-            state, seen_now = _silenced(algorithm, tasks[secret], ids)
+            state, seen_now = _with_stand_ins(algorithm, tasks[secret], ids)
             if seen_now != seen:
                 raise Failed(
-                    f"the number of messages, or their shapes, scales or known terms, show client {secret}'s data"
+                    "possible leak: the number of messages, or their shapes, scales or known terms, depend on the "
+                    f"data of client {secret}"
                 )
             # What the house takes as the server's model is read from the state by the algorithm itself.
             models = [algorithm.model(end) for end in (plain, state)]
@@ -221,7 +227,11 @@ def _silent(cls: type[Algorithm]) -> None:
                     others = torch.arange(len(one)) != secret
                     one, other = one[others], other[others]
                 if not torch.equal(one, other):
-                    raise Failed(f"{name} shows client {secret}'s data although no message got through")
+                    raise Failed(
+                        f"possible leak: {name} depends on the data of client {secret} by another way than a "
+                        "message; what the server or another client uses must come from a method of the channel, "
+                        "factors and norms too"
+                    )
 
 
 @_check
@@ -330,9 +340,9 @@ def _learns(cls: type[Algorithm]) -> None:
         raise Failed(f"after 30 rounds the objective is {after:.4g}, at the start it was {before:.4g}")
 
 
-def _silenced(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
-    Silent.seen.clear()
-    return run(algorithm, task, channel=Silent, ids=ids), list(Silent.seen)
+def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
+    StandIn.seen.clear()
+    return run(algorithm, task, channel=StandIn, ids=ids), list(StandIn.seen)
 
 
 def _objective(run: Simulation) -> float:
