@@ -70,12 +70,15 @@ _sources: dict[str, Sources] = {}  # by the versions of plugins, as they were wh
 
 
 def load(paths: Iterable[str | Path] = ()) -> None:
-    """Load the installed plugins and the given files, each once.
+    """Load the installed plugins and the given files.
+
+    A file that has not changed is not loaded again. The parts of one that has take the place of its earlier ones.
 
     Raises
     ------
     UserError
-        If a plugin cannot be read, raises, registers nothing, takes an existing name or has changed since.
+        If a plugin cannot be read, raises, registers nothing or takes an existing name. What was registered before
+        stays.
     """
     installed: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=PLUGINS):
@@ -126,11 +129,11 @@ def _load_all(points: Iterable[EntryPoint]) -> None:
 
 def _run(plugin: Plugin) -> None:
     loaded = _files.get(plugin.path)
-    if loaded is not None:
-        if loaded != plugin:
-            raise UserError(f"plugin {plugin.path} has changed since it was loaded; restart Python")
+    if loaded == plugin:
         return
-    name = f"fedfrontier_plugin_{len(_files)}_{plugin.path.stem}"
+    number = len(_files) if loaded is None else list(_files).index(plugin.path)
+    name = f"fedfrontier_plugin_{number}_{plugin.path.stem}"
+    earlier = sys.modules.pop(name, None)
 
     def execute() -> None:
         spec = spec_from_file_location(name, plugin.path)
@@ -143,16 +146,26 @@ def _run(plugin: Plugin) -> None:
         _sources[plugin.version] = sources_of([source], PACKAGES)
 
     try:
-        _register(f"plugin {plugin.path}", plugin.version, execute)
+        _register(
+            f"plugin {plugin.path}", plugin.version, execute, None if loaded is None else loaded.version
+        )
     except UserError:
         sys.modules.pop(name, None)
+        if earlier is not None:
+            sys.modules[name] = earlier
         raise
     _files[plugin.path] = plugin
 
 
-def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
-    """Execute a plugin and record what it registers; if it raises, unregister everything."""
+def _register(plugin: str, version: str, execute: Callable[[], object], earlier: str | None = None) -> None:
+    """Execute a plugin and record what it registers, in the place of what its earlier version has registered.
+
+    If it raises, everything is as before.
+    """
     before = _parts()
+    replaced = [key for key, brought_by in PLUGGED.items() if brought_by == earlier]
+    for kind, name in replaced:
+        del REGISTRIES[kind][name]
     try:
         execute()
         new = _new(before)
@@ -172,6 +185,8 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
         why = str(error) if expected else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error
+    for key in replaced:
+        del PLUGGED[key]
     PLUGGED.update(dict.fromkeys(new, version))
     log.info("%s (%s) brings %s", plugin, version, ", ".join(f"{kind} {name}" for kind, name in new))
 
@@ -200,11 +215,12 @@ def _new(before: Mapping[tuple[str, str], _Part]) -> list[tuple[str, str]]:
 
 
 def _restore(before: Mapping[tuple[str, str], _Part]) -> None:
-    """Unregister what was registered since."""
+    """Unregister what was registered since, and register again what has given way."""
     for kind, name in _new(before):
-        things, earlier = REGISTRIES[kind], before.get((kind, name))
-        del things[name]
-        if earlier is None:
+        del REGISTRIES[kind][name]
+    for (kind, name), earlier in before.items():
+        things = REGISTRIES[kind]
+        if name in things:
             continue
         if isinstance(things, Registry):
             things.add(name, earlier.thing, earlier.defined)
