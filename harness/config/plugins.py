@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import algorithms
@@ -28,7 +29,7 @@ from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
 from harness.config.imports import PACKAGES, Source, Sources, sources_of
-from harness.core.algorithm import ALGORITHMS
+from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
 from harness.metrics import METRICS
 from harness.models import MODELS
@@ -114,6 +115,24 @@ def restore(plugins: Iterable[Plugin]) -> None:
 def sources(section: str, name: str) -> Sources | None:
     """Return what the plugin that brings a part consists of, with its imports; None for parts of no plugin."""
     return _sources.get(PLUGGED.get((section, name), ""))
+
+
+def authors_line(error: BaseException, algorithm: type[Algorithm]) -> str:
+    """Return the line of an algorithm or a plugin that has raised an error, or called what has.
+
+    Returns
+    -------
+    str
+        Such as `` (mine.py, line 12, in round)``; empty if no line of theirs took part.
+    """
+    methods = [vars(cls).get(name) for cls in algorithm.__mro__ for name in ("init", "round")]
+    written = {method.__code__.co_filename for method in methods if isinstance(method, FunctionType)}
+    written = {*written, *map(str, _files)} - {Algorithm.round.__code__.co_filename}
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename in written]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
 
 def _of_package(points: Iterable[EntryPoint]) -> Sources:

@@ -59,7 +59,7 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     """
     rows = []
     for check_of_list in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
-        found = checked(check_of_list, partial(check_of_list, algorithm))
+        found = checked(check_of_list, partial(check_of_list, algorithm), algorithm)
         rows.append({"algorithm": algorithm.meta.name, **found})
     return rows
 
