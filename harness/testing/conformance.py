@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,15 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
 
 
 class StandInStages(Stages):
-    """Stages that replace every client's message by numbers that depend on no data."""
+    """Stages that replace every client's message by numbers that depend on no data.
+
+    Attributes
+    ----------
+    seen : list
+        Of every message its place in the round, shapes, scales and known terms, which anybody sees.
+    """
+
+    seen: list[object]
 
     def add_known(self, message: Message, row: Tensor) -> Tensor:
         """Note what anybody sees of a message, then replace it.
@@ -78,19 +86,20 @@ class StandInStages(Stages):
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         seen_terms = [term.tolist() for term in terms]
-        StandIn.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        self.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
         generator = rng.stream(0, "check", "stand-in", self.clients.round, message.slot)
         return 0.05 + 0.1 * torch.rand(row.shape, generator=generator, dtype=row.dtype)
 
 
 class StandIn(Channel):
-    """A channel that delivers numbers of its own in place of all client messages.
-
-    It records the visible properties of a message: its place in the round, shapes, scales and known terms.
-    """
+    """A channel that delivers numbers of its own in place of all client messages; ``seen`` as of its stages."""
 
     stages = StandInStages
-    seen: ClassVar[list[object]] = []
+
+    def __init__(self, *arguments: Any, seen: list[object], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert isinstance(self._stages, StandInStages)
+        self._stages.seen = seen
 
     def known(self, method: str) -> Known | None:
         """Return the known terms without a mechanism, too, and their mean."""
@@ -341,8 +350,9 @@ def _learns(cls: type[Algorithm]) -> None:
 
 
 def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
-    StandIn.seen.clear()
-    return run(algorithm, task, channel=StandIn, ids=ids), list(StandIn.seen)
+    """Return the state after a run in which nothing of the clients arrives, and what was seen of messages."""
+    seen: list[object] = []
+    return run(algorithm, task, channel=partial(StandIn, seen=seen), ids=ids), seen
 
 
 def _objective(run: Simulation) -> float:
