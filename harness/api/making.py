@@ -345,10 +345,12 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
 def load_plugin(path: str | Path) -> None:
     """Load a file that registers algorithms, models, codecs, metrics, data sets or partitions, as ``--plugin``.
 
+    After a change, call it again: the parts of the file take the place of its earlier ones.
+
     Raises
     ------
     UserError
-        If it cannot be read, raises, registers nothing, takes an existing name or has changed since.
+        If it cannot be read, raises, registers nothing or takes an existing name.
     """
     plugins.load([path])
 

@@ -386,6 +386,12 @@ def _doctor(to: Parser) -> None:
     json_option(to)
 
 
+def _new(to: Parser) -> None:
+    to.add_argument("kind", choices=("algorithm",), help="what to begin")
+    to.add_argument("name", metavar="NAME", help="lower case with underscores")
+    to.add_argument("--out", type=path, default=Path(), metavar="DIR", help="folder (default: this one)")
+
+
 def _completion(to: Parser) -> None:
     to.add_argument("shell", choices=SHELLS)
 
@@ -436,6 +442,7 @@ COMMANDS = {
         ),
     ),
     "set up": (
+        Command("new", "new", "write the file of a new algorithm, with per-client state, and its test", _new),
         Command("data", "listing", "list, describe and fetch data sets, draw partitions", data_options),
         Command("doctor", "doctor", "check the installation and suggest fixes", _doctor),
         Command(

@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "export": ("export results --csv all.csv", "export results --tensorboard board"),
     "predict": ("predict results/runs/ID patients.csv --csv predictions.csv",),
+    "new": ("new algorithm fed_mine",),
     "doctor": ("doctor", "doctor --out /shared/results --json"),
     "verify": ("verify results", "verify results.tar.gz --sample 5"),
     "archive": ("archive results results.tar.gz",),

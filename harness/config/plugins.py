@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import algorithms
@@ -28,7 +29,7 @@ from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
 from harness.config.imports import PACKAGES, Source, Sources, sources_of
-from harness.core.algorithm import ALGORITHMS
+from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
 from harness.metrics import METRICS
 from harness.models import MODELS
@@ -70,12 +71,15 @@ _sources: dict[str, Sources] = {}  # by the versions of plugins, as they were wh
 
 
 def load(paths: Iterable[str | Path] = ()) -> None:
-    """Load the installed plugins and the given files, each once.
+    """Load the installed plugins and the given files.
+
+    A file that has not changed is not loaded again. The parts of one that has take the place of its earlier ones.
 
     Raises
     ------
     UserError
-        If a plugin cannot be read, raises, registers nothing, takes an existing name or has changed since.
+        If a plugin cannot be read, raises, registers nothing or takes an existing name. What was registered before
+        stays.
     """
     installed: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=PLUGINS):
@@ -113,6 +117,24 @@ def sources(section: str, name: str) -> Sources | None:
     return _sources.get(PLUGGED.get((section, name), ""))
 
 
+def authors_line(error: BaseException, algorithm: type[Algorithm]) -> str:
+    """Return the line of an algorithm or a plugin that has raised an error, or called what has.
+
+    Returns
+    -------
+    str
+        Such as `` (mine.py, line 12, in round)``; empty if no line of theirs took part.
+    """
+    methods = [vars(cls).get(name) for cls in algorithm.__mro__ for name in ("init", "round")]
+    written = {method.__code__.co_filename for method in methods if isinstance(method, FunctionType)}
+    written = {*written, *map(str, _files)} - {Algorithm.round.__code__.co_filename}
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename in written]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+
+
 def _of_package(points: Iterable[EntryPoint]) -> Sources:
     """Return what the modules of entry points consist of; of an installed package, whose version tells, nothing."""
     lines = "\n".join(f"import {point.module}" for point in points)
@@ -126,11 +148,11 @@ def _load_all(points: Iterable[EntryPoint]) -> None:
 
 def _run(plugin: Plugin) -> None:
     loaded = _files.get(plugin.path)
-    if loaded is not None:
-        if loaded != plugin:
-            raise UserError(f"plugin {plugin.path} has changed since it was loaded; restart Python")
+    if loaded == plugin:
         return
-    name = f"fedfrontier_plugin_{len(_files)}_{plugin.path.stem}"
+    number = len(_files) if loaded is None else list(_files).index(plugin.path)
+    name = f"fedfrontier_plugin_{number}_{plugin.path.stem}"
+    earlier = sys.modules.pop(name, None)
 
     def execute() -> None:
         spec = spec_from_file_location(name, plugin.path)
@@ -143,16 +165,26 @@ def _run(plugin: Plugin) -> None:
         _sources[plugin.version] = sources_of([source], PACKAGES)
 
     try:
-        _register(f"plugin {plugin.path}", plugin.version, execute)
+        _register(
+            f"plugin {plugin.path}", plugin.version, execute, None if loaded is None else loaded.version
+        )
     except UserError:
         sys.modules.pop(name, None)
+        if earlier is not None:
+            sys.modules[name] = earlier
         raise
     _files[plugin.path] = plugin
 
 
-def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
-    """Execute a plugin and record what it registers; if it raises, unregister everything."""
+def _register(plugin: str, version: str, execute: Callable[[], object], earlier: str | None = None) -> None:
+    """Execute a plugin and record what it registers, in the place of what its earlier version has registered.
+
+    If it raises, everything is as before.
+    """
     before = _parts()
+    replaced = [key for key, brought_by in PLUGGED.items() if brought_by == earlier]
+    for kind, name in replaced:
+        del REGISTRIES[kind][name]
     try:
         execute()
         new = _new(before)
@@ -172,6 +204,8 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
         why = str(error) if expected else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error
+    for key in replaced:
+        del PLUGGED[key]
     PLUGGED.update(dict.fromkeys(new, version))
     log.info("%s (%s) brings %s", plugin, version, ", ".join(f"{kind} {name}" for kind, name in new))
 
@@ -200,11 +234,12 @@ def _new(before: Mapping[tuple[str, str], _Part]) -> list[tuple[str, str]]:
 
 
 def _restore(before: Mapping[tuple[str, str], _Part]) -> None:
-    """Unregister what was registered since."""
+    """Unregister what was registered since, and register again what has given way."""
     for kind, name in _new(before):
-        things, earlier = REGISTRIES[kind], before.get((kind, name))
-        del things[name]
-        if earlier is None:
+        del REGISTRIES[kind][name]
+    for (kind, name), earlier in before.items():
+        things = REGISTRIES[kind]
+        if name in things:
             continue
         if isinstance(things, Registry):
             things.add(name, earlier.thing, earlier.defined)

@@ -28,7 +28,6 @@ from harness.config.run import RunSpec, validated
 from harness.config.settings import construct
 from harness.config.yaml import mapping
 from harness.core import rng
-from harness.core.garbage import no_collection
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy_kinds import BUDGETS
 from harness.problems import PROBLEMS
@@ -106,7 +105,6 @@ class Combination:
         return Parts.model_validate(self.given) if self.spec is None else self.spec
 
 
-@no_collection()
 def expand(
     base: Mapping[str, Any], blocks: Sequence[Any], complete: Callable[[dict[str, Any]], None] | None = None
 ) -> tuple[Combination, ...]:

@@ -282,6 +282,10 @@ class Algorithm:
 
         ``clients`` computes and ``channel`` sends. Rows that clients keep come from ``clients.take(state.c)``,
         ``(..., C, P)``, and go back by ``clients.put(state.c, rows)``.
+
+        A round may be called several times with one state, and may be left at a message: where clients are computed
+        one by one (`Meta.parts`), and to find what a message holds without gradients (`Release`). Whatever follows
+        the message, ``finally`` and ``except BaseException`` aside, then does not happen.
         """
         raise NotImplementedError
 

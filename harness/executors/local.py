@@ -17,7 +17,9 @@ import torch
 
 from datasets.federation import Federation, standardizes
 from harness.config.code import NONE
+from harness.config.plugins import authors_line
 from harness.config.run import RunSpec
+from harness.core.algorithm import Algorithm
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
 from harness.simulation.build import Execution, Setup, data_key, identify, keyed, load_once, prepare, task
@@ -327,8 +329,10 @@ class Group:
 
     def _fail(self, number: int, error: Exception) -> None:
         """Record that a run has failed."""
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
-        reason, folder = kind + " ".join(str(error).split()), self._folders[number]
+        reason, folder = " ".join(str(error).split()), self._folders[number]
+        if not isinstance(error, UserError):  # such messages say all
+            cls = type(self.ready[number].setup.algorithm) if number in self.ready else Algorithm
+            reason = f"{type(error).__name__}: {reason}{authors_line(error, cls)}"
         how = {"execution": _how(self._options.execution), "traceback": traceback.format_exc()}
         folder.fail({"reason": reason, "timing": how})
         self.outcomes[number] = Outcome(folder.path.name, "failed", reason)

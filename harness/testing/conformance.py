@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from harness.core import rng
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
@@ -58,34 +59,47 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     """
     rows = []
     for check_of_list in checks or (*CHECKS, *CHANNEL_CHECKS, *PRINTED_CHECKS, *RELEASE_CHECKS):
-        found = checked(check_of_list, partial(check_of_list, algorithm))
+        found = checked(check_of_list, partial(check_of_list, algorithm), algorithm)
         rows.append({"algorithm": algorithm.meta.name, **found})
     return rows
 
 
-class SilentStages(Stages):
-    """Stages that replace every client's message by zeros."""
+class StandInStages(Stages):
+    """Stages that replace every client's message by numbers that depend on no data.
+
+    Attributes
+    ----------
+    seen : list
+        Of every message its place in the round, shapes, scales and known terms, which anybody sees.
+    """
+
+    seen: list[object]
 
     def add_known(self, message: Message, row: Tensor) -> Tensor:
-        """Note what anybody sees of a message, then zero it."""
+        """Note what anybody sees of a message, then replace it.
+
+        The numbers are positive, as sums and weights are, and not zero, which would hide a private factor.
+        """
         shapes = [part.shape for part in message.parts]
         scales = [part.scale for part in message.parts]
         if message.known is not None:
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         seen_terms = [term.tolist() for term in terms]
-        Silent.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
-        return torch.zeros_like(row)
+        self.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        generator = rng.stream(0, "check", "stand-in", self.clients.round, message.slot)
+        return 0.05 + 0.1 * torch.rand(row.shape, generator=generator, dtype=row.dtype)
 
 
-class Silent(Channel):
-    """A channel that delivers all client messages as zeros.
+class StandIn(Channel):
+    """A channel that delivers numbers of its own in place of all client messages; ``seen`` as of its stages."""
 
-    It records the visible properties of a message: its place in the round, shapes, scales and known terms.
-    """
+    stages = StandInStages
 
-    stages = SilentStages
-    seen: ClassVar[list[object]] = []
+    def __init__(self, *arguments: Any, seen: list[object], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert isinstance(self._stages, StandInStages)
+        self._stages.seen = seen
 
     def known(self, method: str) -> Known | None:
         """Return the known terms without a mechanism, too, and their mean."""
@@ -194,8 +208,8 @@ def _resumed(cls: type[Algorithm]) -> None:
 
 
 @_check
-def _silent(cls: type[Algorithm]) -> None:
-    """Send nothing that depends on client data through a silenced channel."""
+def _replaced(cls: type[Algorithm]) -> None:
+    """Show nothing of client data where other numbers take the place of every message."""
     if cls.meta.pooled:
         return  # it is the reference without protection, and says so
     everybody = tuple(range(task_of(cls)[1].clients))
@@ -203,12 +217,13 @@ def _silent(cls: type[Algorithm]) -> None:
     apart = cls.meta.gossip or cls.meta.solves[0] == "vertical"  # there everybody takes part
     both = (small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (small(cls),)
     for algorithm, ids in product(both, [None] if apart else [None, (1, 3)]):
-        plain, seen = _silenced(algorithm, tasks[None], ids)
+        plain, seen = _with_stand_ins(algorithm, tasks[None], ids)
         for secret in ids or everybody:
-            state, seen_now = _silenced(algorithm, tasks[secret], ids)
+            state, seen_now = _with_stand_ins(algorithm, tasks[secret], ids)
             if seen_now != seen:
                 raise Failed(
-                    f"the number of messages, or their shapes, scales or known terms, show client {secret}'s data"
+                    "possible leak: the number of messages, or their shapes, scales or known terms, depend on the "
+                    f"data of client {secret}"
                 )
             # What the house takes as the server's model is read from the state by the algorithm itself.
             models = [algorithm.model(end) for end in (plain, state)]
@@ -221,7 +236,11 @@ def _silent(cls: type[Algorithm]) -> None:
                     others = torch.arange(len(one)) != secret
                     one, other = one[others], other[others]
                 if not torch.equal(one, other):
-                    raise Failed(f"{name} shows client {secret}'s data although no message got through")
+                    raise Failed(
+                        f"possible leak: {name} depends on the data of client {secret} by another way than a "
+                        "message; what the server or another client uses must come from a method of the channel, "
+                        "factors and norms too"
+                    )
 
 
 @_check
@@ -330,9 +349,10 @@ def _learns(cls: type[Algorithm]) -> None:
         raise Failed(f"after 30 rounds the objective is {after:.4g}, at the start it was {before:.4g}")
 
 
-def _silenced(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
-    Silent.seen.clear()
-    return run(algorithm, task, channel=Silent, ids=ids), list(Silent.seen)
+def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
+    """Return the state after a run in which nothing of the clients arrives, and what was seen of messages."""
+    seen: list[object] = []
+    return run(algorithm, task, channel=partial(StandIn, seen=seen), ids=ids), seen
 
 
 def _objective(run: Simulation) -> float:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ class WatchedStages(Stages):
 class Noticed(Stages):
     """Stages that note the first client's messages as they are clipped, and let the server see zeros."""
 
-    seen: ClassVar[list[Tensor]] = []
+    seen: list[Tensor]
 
     def clip(self, message: Message, row: Tensor) -> Tensor:
         """Note the first row, without known terms, and clip."""
@@ -116,9 +116,14 @@ class Noticed(Stages):
 
 
 class Overheard(Channel):
-    """A channel that notes messages."""
+    """A channel that notes messages in a list."""
 
     stages = Noticed
+
+    def __init__(self, *arguments: Any, seen: list[Tensor], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert isinstance(self._stages, Noticed)
+        self._stages.seen = seen
 
 
 class Direct(Channel):
@@ -140,9 +145,11 @@ class Watched(Channel):
 
 
 class Noted(Clients):
-    """Clients that record the sampling rates of their batches."""
+    """Clients that record the sampling rates of their batches in a set."""
 
-    rates: ClassVar[set[float]] = set()
+    def __init__(self, *arguments: Any, rates: set[float], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.rates = rates
 
     def _drawn(self, plan: BatchPlan) -> Batches:
         """Record the rate and draw batches."""
@@ -221,14 +228,17 @@ def _separate(cls: type[Algorithm]) -> None:
     member, small, large = 0, int(sizes.argmin()), int(sizes.argmax())
     sent = []
     for other in (small, large):
-        Noticed.seen.clear()
+        seen: list[Tensor] = []
         with suppress(Incompatible):
             run = Simulation(
-                *problem_and_data, algorithm, Privacy.of(0.0, clip=1e9, **CENTRAL), channel=Overheard
+                *problem_and_data,
+                algorithm,
+                Privacy.of(0.0, clip=1e9, **CENTRAL),
+                channel=partial(Overheard, seen=seen),
             )
             for _ in range(ROUNDS):  # from the second on, clients remember something
                 run.step(torch.tensor(sorted((member, other))))
-        sent.append(list(Noticed.seen))
+        sent.append(seen)
     for number, (one, two) in enumerate(zip(*sent, strict=True)):
         gap = float((one - two).abs().max())
         if not gap <= TINY * max(1.0, float(one.abs().max())):
@@ -279,16 +289,17 @@ def _sampled(cls: type[Algorithm]) -> None:
     """Book every gradient of sampled records once, at the rate of its batch."""
     rows, algorithm = Summed("vmap"), cls(local_steps=cls.meta.steps or 2, batch_size=2)
     privacy = Privacy.of(0.0, clip=1.0, **RECORD)
-    Noted.rates.clear()
+    drawn: set[float] = set()
+    clients = partial(Noted, rates=drawn)
     try:
-        ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=Noted, rows=rows).ledger
+        ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=clients, rows=rows).ledger
     except Incompatible:
         return
     if ledger.made != len(rows.sums):
         raise Failed(f"{len(rows.sums)} noisy gradients were made, and {ledger.made} booked")
     rates = {rate for draw in ledger.counts for rate in _rates(ledger, draw)}
-    if rates - Noted.rates:
-        raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
+    if rates - drawn:
+        raise Failed(f"batches drawn at rates {sorted(drawn)} are booked at {sorted(rates)}")
 
 
 @_check

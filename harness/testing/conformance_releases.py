@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -133,7 +134,7 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
 class Counting(Stages):
     """Stages that note the length of every booked message of a round."""
 
-    lengths: ClassVar[list[int]] = []
+    lengths: list[int]
 
     def book(self, message: Message) -> None:
         """Book the message and note its length."""
@@ -143,9 +144,14 @@ class Counting(Stages):
 
 
 class Counted(Channel):
-    """A channel that notes the lengths of messages."""
+    """A channel that notes the lengths of messages in a list."""
 
     stages = Counting
+
+    def __init__(self, *arguments: Any, lengths: list[int], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert isinstance(self._stages, Counting)
+        self._stages.lengths = lengths
 
 
 def relative_noise(cls: type[Algorithm]) -> float | None:
@@ -156,14 +162,14 @@ def relative_noise(cls: type[Algorithm]) -> float | None:
     """
     if cls.meta.solves[0] == "vertical":
         return None
-    Counting.lengths.clear()
-    options: dict[str, Any] = {"clients": Still, "channel": Counted}
+    lengths: list[int] = []
+    options: dict[str, Any] = {"clients": Still, "channel": partial(Counted, lengths=lengths)}
     with suppress(Incompatible):
         run = simulate(small(cls), wide_task(cls), rounds=1, privacy=Privacy.of(1.0, **LOCAL), **options)
-    if not Counting.lengths:
+    if not lengths:
         return None
     variables = sum(part.shape[-1] for part in run.problem.init(torch.Generator()).values())
-    return math.sqrt(len(Counting.lengths) * max(Counting.lengths) / variables)
+    return math.sqrt(len(lengths) * max(lengths) / variables)
 
 
 def _exponent(early: list[Tensor], late: list[Tensor]) -> float:

@@ -13,6 +13,7 @@ from datasets.federation import Batch, Federation
 from datasets.topology import Complete, mixing_matrix
 from datasets.vertical import Columns
 from harness import models
+from harness.config.plugins import authors_line
 from harness.core import rng
 from harness.core.algorithm import Algorithm
 from harness.core.execution.vectorize import ClientExecutor
@@ -40,8 +41,13 @@ class Warned(AssertionError):
     """Finding of a conformance check that is not an error, but costs accuracy."""
 
 
-def checked(described: Callable[..., None], go: Callable[[], None]) -> dict[str, Any]:
-    """Carry out a check and return ``check``, its description; ``result``; and ``why``, if it has not passed."""
+def checked(
+    described: Callable[..., None], go: Callable[[], None], algorithm: type[Algorithm] = Algorithm
+) -> dict[str, Any]:
+    """Carry out a check and return ``check``, its description; ``result``; and ``why``, if it has not passed.
+
+    Of an error in an algorithm's code, ``why`` names the line.
+    """
     summary = (described.__doc__ or described.__name__).splitlines()[0].rstrip(".")
     row = {"check": summary, "result": "passed", "why": None}
     try:
@@ -49,8 +55,10 @@ def checked(described: Callable[..., None], go: Callable[[], None]) -> dict[str,
     except Warned as error:
         return row | {"result": "warned", "why": str(error)}
     except Exception as error:  # an algorithm or a model may raise anything
-        name = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-        return row | {"result": "failed", "why": f"{name}{error}"}
+        why = str(error)
+        if not isinstance(error, Failed):
+            why = f"{type(error).__name__}: {why}{authors_line(error, algorithm)}"
+        return row | {"result": "failed", "why": why}
     return row
 
 

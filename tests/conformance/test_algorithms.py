@@ -13,7 +13,7 @@ from algorithms.fairness.fedreg import FedReg
 from algorithms.personalized.ditto import Ditto
 from algorithms.personalized.local import Local
 from harness.core import ALGORITHMS, Increment, Meta
-from harness.testing.conformance import CHECKS, check
+from harness.testing.conformance import CHECKS, _replaced, check
 from harness.testing.conformance_printed import PRINTED_CHECKS
 from harness.testing.conformance_privacy import audits
 
@@ -49,6 +49,19 @@ class LeaksToServer(FedAvg):
         stolen = clients.grad(clients.rows(state.x), batch).mean(-2)
         done = super().round(state, clients, channel)
         return self.State(done.x - 0.01 * stolen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalesByPrivateNorms(FedAvg):
+    """The server divides its step by the mean norm of the clients' gradients, which no message brings."""
+
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        (batch,) = clients.batches(self, steps=1, stream="norms")
+        size = 1 + clients.grad(clients.rows(state.x), batch).norm(dim=-1, keepdim=True).mean(-2)
+        done = super().round(state, clients, channel)
+        return self.State(state.x + (done.x - state.x) / size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +199,15 @@ class HasMoreThanParts(Ditto):
 @pytest.mark.parametrize(
     ("wrong", "caught"),
     [
-        (LeaksToServer, "Send nothing that depends on client data through a silenced channel"),
-        (LeaksToOthers, "Send nothing that depends on client data through a silenced channel"),
+        (LeaksToServer, "Show nothing of client data where other numbers take the place of every message"),
+        (
+            ScalesByPrivateNorms,
+            "Show nothing of client data where other numbers take the place of every message",
+        ),
+        (LeaksToOthers, "Show nothing of client data where other numbers take the place of every message"),
         (
             ShowsAMeanOfWhatStaysAtHome,
-            "Send nothing that depends on client data through a silenced channel",
+            "Show nothing of client data where other numbers take the place of every message",
         ),
         (ChangesItsArgument, "Change nothing that a round is given, and give the same state twice"),
         (
@@ -213,3 +230,11 @@ class HasMoreThanParts(Ditto):
 def test_a_wrong_algorithm_is_caught(wrong, caught):
     (row,) = check(wrong, [one for one in CHECKS if one.__doc__.startswith(caught)])
     assert row["result"] == "failed" and row["why"]
+
+
+@pytest.mark.parametrize("wrong", [LeaksToServer, ScalesByPrivateNorms, LeaksToOthers])
+def test_a_leak_is_called_one(wrong):
+    """Its size, as in "x is off by 0.0043", would not tell what to mend."""
+    (row,) = check(wrong, [_replaced])
+    assert "possible leak: x depends on the data of client" in row["why"]
+    assert "from a method of the channel" in row["why"]

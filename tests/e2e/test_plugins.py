@@ -14,7 +14,7 @@ from harness.cli.parser import main
 from harness.config import plugins
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.registry import PLUGGED, UserError
 from harness.metrics import METRICS, RECALLED
 from harness.simulation.build import identify
 from harness.testing.conformance import check
@@ -424,13 +424,21 @@ def test_a_plugin_is_a_python_file(tmp_path, capsys):
     assert "cannot be read" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_is_loaded_once_and_refused_when_it_has_changed(tmp_path):
+def test_a_file_that_has_changed_takes_its_own_place(tmp_path):
+    """As in a notebook: `%%writefile` and `load_plugin` again."""
     mine = tmp_path / "mine.py"
     write(mine, METRIC)
     plugins.load([mine, mine])
-    write(mine, METRIC + "# more\n")
-    with pytest.raises(UserError, match="has changed since it was loaded"):
+    (name,) = [name for kind, name in PLUGGED if kind == "metric"]
+    first, version = METRICS[name], PLUGGED["metric", name]
+    write(mine, METRIC + "1 / 0\n")
+    with pytest.raises(UserError, match="ZeroDivisionError"):
         plugins.load([mine])
+    assert METRICS[name] is first and PLUGGED["metric", name] == version
+    write(mine, METRIC.replace(f"def {name}(", "def another("))
+    plugins.load([mine])
+    assert name not in METRICS and "another" in METRICS
+    assert PLUGGED["metric", "another"] != version and ("metric", name) not in PLUGGED
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_checkpoint_that_fails_hides_no_error(problem, tmp_path, monkeypatch, 
     break_down(monkeypatch)
     outcomes = run_all(runs(), tmp_path, execution=STACKED)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
-    assert outcomes[1].reason == "ZeroDivisionError: seed 1"
+    assert outcomes[1].reason == "ZeroDivisionError: seed 1 (test_broken_stacks.py, line 39, in broken)"
     assert "the last round is not saved" in caplog.text
 
 

@@ -17,8 +17,11 @@ from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 
 
-class Posted(Exception):
-    """A client's message has been posted; the rest of the round is the server's."""
+class Posted(BaseException):
+    """A client's message has been posted; the rest of the round is the server's.
+
+    It ends a round through the author's code, so no ``except Exception`` there may stop it.
+    """
 
 
 class Assembly:

@@ -53,8 +53,8 @@ def _versions(result: Any) -> list[int]:
     return [part._version for part in tree_leaves(result) if isinstance(part, Tensor)]
 
 
-class Reached(Exception):
-    """The silenced round has come to the message in question."""
+class Reached(BaseException):
+    """The silenced round has come to the message in question; no ``except Exception`` of the author stops it."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()

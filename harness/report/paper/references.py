@@ -8,6 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.config.recorded import part
+from harness.core.registry import PLUGGED
+from harness.report.tables.sheet import in_latex
+
 FILE = Path(__file__).with_name("references.bib")
 ENTRY = re.compile(r"^@\w+\{([^,]+),\n(.*?)^\}$", re.MULTILINE | re.DOTALL)
 NAMES = re.compile(r"^  keywords = \{([^}]*)\},\n", re.MULTILINE)
@@ -33,6 +37,19 @@ def references() -> tuple[Reference, ...]:
 
 
 def bibtex(algorithms: Iterable[str]) -> str:
-    """Return the BibTeX of the works that describe some algorithms."""
+    """Return the BibTeX of the works that describe some algorithms; of plugins what their `Meta` says."""
     names = set(algorithms)
-    return "\n\n".join(work.text for work in references() if names & set(work.algorithms)) + "\n"
+    ours = [work.text for work in references() if names & set(work.algorithms)]
+    return "\n\n".join([*ours, *map(_of_plugin, sorted(names & _plugged()))]) + "\n"
+
+
+def _plugged() -> set[str]:
+    return {name for section, name in PLUGGED if section == "algorithm"}
+
+
+def _of_plugin(name: str) -> str:
+    """Return the citation of a plugin's algorithm."""
+    row = part("algorithm", name)["row"]
+    address = f"  url = {{{row['url']}}},\n" if row["url"] else ""
+    title, note = f"  title = {{{{{in_latex(name)}}}}},\n", f"  note = {{{in_latex(row['paper'])}}},\n"
+    return f"@misc{{{name},\n{title}{note}{address}}}"

@@ -246,14 +246,15 @@ def _expendable(
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
     Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
-    count of missing runs stay. A setting in which rows differ outlives all measures.
+    count of missing runs stay. The difference to the baseline outlives the other measures, and a setting in which
+    rows differ outlives both.
     """
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    names = [*differences, *MEASURES, *(["Runs"] if complete else []), *SETTINGS]
+    names = [*MEASURES, *(["Runs"] if complete else []), *differences, *SETTINGS]
     expendable = [name for name in names if name in texts and name not in ranks]
     return sorted(expendable, key=lambda name: len(set(texts[name])) > 1)
 

@@ -202,6 +202,22 @@ def test_a_file_takes_the_place_of_cells(cells, tmp_path):
     notebook.require_files([("algorithm", "mine_too"), ("model", "mine"), ("metric", "hits")])
 
 
+def test_a_file_that_is_written_and_loaded_again_gives_other_runs(cells, tmp_path):
+    """The route that extending.md names, gone twice; a spec that holds the earlier class is refused."""
+    path = tmp_path / "moved.py"
+    path.write_text(IMPORTS + NET + MODEL + ALGORITHM + METRIC + READER + PARTITION + CODEC)
+    harness.load_plugin(path)
+    first, spec = harness.run(RUN, tmp_path / "out"), read_spec(RUN)
+    path.write_text(path.read_text().replace("torch.relu", "100 * torch.tanh"))
+    harness.load_plugin(path)
+    with pytest.raises(UserError, match="'mine_too' was defined again since"):
+        harness.prepare(spec)
+    second = harness.run(RUN, tmp_path / "out")
+    assert second.id != first.id
+    assert second.final["metrics"]["loss"] != first.final["metrics"]["loss"]
+    assert harness.run(RUN, tmp_path / "out").id == second.id
+
+
 def test_a_file_that_raises_leaves_the_cells_parts(cells, tmp_path):
     path = tmp_path / "broken.py"
     path.write_text(IMPORTS + NET + MODEL + CODEC + "1 / 0\n")

@@ -89,12 +89,12 @@ class Absent(Forgetful):
 
 @pytest.mark.parametrize("cls", [Liar, Forgetful, Absent])
 def test_a_private_term_that_is_called_known_is_caught(cls):
-    (row,) = check(cls, [conformance._silent])
+    (row,) = check(cls, [conformance._replaced])
     assert row["result"] == "failed" and "known terms" in row["why"]
 
 
 def test_rows_that_clients_keep_are_caught_where_nothing_is_said_of_them():
-    (row,) = check(Silent, [conformance._silent])
+    (row,) = check(Silent, [conformance._replaced])
     assert row["result"] == "failed" and "rows that clients keep to themselves" in row["why"]
 
 
@@ -127,7 +127,7 @@ class Hoarder(ALGORITHMS["scaffold"]):
 
 
 def test_a_gradient_that_is_kept_for_the_round_without_gradients_is_caught():
-    (row,) = check(Hoarder, [conformance._silent])
+    (row,) = check(Hoarder, [conformance._replaced])
     assert row["result"] == "failed" and "known terms" in row["why"]
 
 

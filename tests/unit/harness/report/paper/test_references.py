@@ -3,13 +3,15 @@
 import inspect
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 
-from harness.config import run  # noqa: F401  loads the algorithms
+from harness.config import plugins, run  # noqa: F401  loads the algorithms
 from harness.core.algorithm import ALGORITHMS
 from harness.report.paper.references import bibtex, references
 
+ROOT = Path(__file__).parents[5]
 UNPUBLISHED = {"centralized", "local", "fedreco", "fedreco_pvr"}  # see the headers of their files
 #: Works whose header lacks authors; title and authors are those of arXiv.
 ELSEWHERE = {"li2024fast": "2405.04566", "wang2024computation": "2404.00466"}
@@ -77,3 +79,13 @@ def test_bibtex_has_what_is_asked_for_and_nothing_else():
         "karimireddy2020scaffold",
         "mcmahan2017communication",
     ]
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_plugins_algorithm_is_cited_as_it_says():
+    """Whoever made it wants it in the paper; without its file nothing is known of it."""
+    assert "local_momentum" not in bibtex(["local_momentum"])
+    plugins.load([ROOT / "docs" / "examples" / "plugin.py"])
+    assert "@misc{local_momentum,\n  title = {{local\\_momentum}},\n  note = {an example},\n}" in bibtex(
+        ["fedavg", "local_momentum"]
+    )
