@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.report.data.clients import client_names
 from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Results
@@ -200,7 +201,8 @@ def write_page(
     beside : Sequence[ShownColumn], optional
         Further columns, which every row's provenance lists too.
     """
-    results, board = Results.of(records), Board.of(frame)
+    results = Results.of(records)
+    board = Board.of(frame, results)
     frame = board.frame
     shared = {**(provenance or {}), **provenance_of(results.records)}
     html = template("page.html").render(
@@ -210,7 +212,7 @@ def write_page(
         meaning=meaning(frame),
         certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
-        exposed=exposure(frame),
+        exposed=exposure(board),
         together=together(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
         board=table_of(board, beside),
@@ -238,7 +240,7 @@ def _cells(
     cells = {cell.key: cell for cell in results.cells}
     for row in board.rows:
         cell, task = cells[row["cell"]], board.tasks[row["cell"]]
-        claim = cell.privacy()
+        claim, called = cell.privacy(), client_names(cell.records[0].final)
         entries.append(
             {
                 "key": cell.key,
@@ -251,7 +253,9 @@ def _cells(
                 "settings": row["settings"],
                 "command": command_of(cell.records, commands.get(cell.key, "")),
                 "privacy": claim and {**claim, "composition": describe_draws(claim)},
-                "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
+                "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim, called)}"
+                if claim
+                else "",
                 "made_with": {column.heading: column.text(row) for column in beside}
                 | differing_provenance(cell.records, shared),
                 "records": [(r, quantity(r.final.get("timing", {}).get("seconds"), 3)) for r in cell.records],

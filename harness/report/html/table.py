@@ -14,6 +14,7 @@ from harness.report.tables.columns import (
     ShownColumn,
     diagnostics,
     narrow_columns,
+    results_first,
 )
 from harness.report.tables.pivot import ordered
 from harness.report.tables.rows import Board, Row, protection
@@ -34,8 +35,6 @@ FACETS = {
 }  # lists to choose from
 MOST_CHOICES = 40  # per list
 LONG = 34  # letters that need a wide column
-#: Headings of columns that stand behind the measures: they seldom tell rows apart.
-LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
 
 
@@ -109,7 +108,7 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     board = Board.of(frame)
     rows, names = board.rows, board.variants()
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    page_columns = _results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
+    page_columns = results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {
@@ -133,15 +132,6 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
         _bounds(rows, by),
         [str(head["name"]) for head in heads if head["name"]] + ["bytes_relative"] * bool(rows),
     )
-
-
-def _results_first(page_columns: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
-    """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
-    first = ("#", "Algorithm", words(by), "ε total")
-    by_heading = {column.heading: column for column in page_columns}
-    last = [by_heading[heading] for heading in LATER if heading in by_heading]
-    lead = [by_heading[heading] for heading in first if heading in by_heading]
-    return [*lead, *(column for column in page_columns if column.heading not in (*first, *LATER)), *last]
 
 
 def filter_name(key: str) -> str:

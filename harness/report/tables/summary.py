@@ -18,12 +18,13 @@ from harness.core.units import size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, client_rows
 from harness.report.data.privacy_change import Change, change_from
-from harness.report.data.procedure import Procedures
+from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.certainty import inversion_sentences
-from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
+from harness.report.tables.columns import NONE
+from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, label, labels
 from harness.report.tables.rows import Board
 from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
@@ -65,12 +66,19 @@ def print_summary(
     """
     results = Results.of(records)
     compared = compare_protection(results, by, baseline)
-    board = Board.of(frame)
+    board = Board.of(frame, results)
     frame = board.frame
     in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
+    resolution = Resolution(results.cells, by)
+    for comparison in compared:
+        _say(console, headline(comparison, resolution))
     for comparison in compared[:MOST_COMPARED]:
-        print_comparison(comparison, console)
+        print_comparison(comparison, resolution, console)
         print_clients(comparison, results, console)
+    for text in dict.fromkeys(note for one in compared[:MOST_COMPARED] for note in _notes(one, resolution)):
+        _say(console, text)
+    for text in _privacy(compared[:MOST_COMPARED]):
+        _say(console, text)
     if in_full:
         print_table(board, console)
     if compared:
@@ -83,7 +91,7 @@ def print_summary(
             f"{done} of {counted(runs, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
-        for text in [*reasons(frame), *together(frame)]:
+        for text in [*reasons(frame), *exposure(board), *together(frame)]:
             _say(console, text)
     for text in inversion_sentences(results.cells):
         _say(console, text)
@@ -111,13 +119,12 @@ def _purposes(frame: pd.DataFrame) -> str:
     )
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the cost of protection in a sentence and as a table, then what it means, in at most 80 columns."""
+def print_comparison(comparison: Comparison, resolution: Resolution, console: Console) -> None:
+    """Print the cost of protection on one data set as a table, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     measure, plain, protected = comparison
-    _say(console, headline(comparison))
     _say(console, _setting((plain, *protected)))
     points = in_points(measure)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -125,27 +132,42 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
         table.add_column(heading, justify="right")
     scale, form = (100, "+.1f") if points else (1, "+.3g")
-    cells, procedures = (plain, *protected[:MOST_ROWS]), Procedures(measure)
+    cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
-        change = None if cell is plain else change_from(plain, cell, measure, procedures)
+        change = None if cell is plain else change_from(plain, cell, measure, resolution.procedures)
+        level = change is not None and is_level(change, resolution, plain, cell)
         value = spread(cell.values(measure).values(), ".3f" if points else ".4g")
         sent_text = size(fmean(sent)) if sent else ""
-        table.add_row(text, value, _change_text(change, scale, form), sent_text)
+        table.add_row(text, value, f"{NONE} " * level + _change_text(change, scale, form), sent_text)
     console.print(table)
-    more = len(protected) - MOST_ROWS
-    remainder = f" {more} more such rows are in the table." if more > 0 else ""
+    if (more := len(protected) - MOST_ROWS) > 0:
+        _say(console, f"{more} more such rows are in the table.")
+    _say(console, _unpaired(comparison))
+
+
+def _notes(comparison: Comparison, resolution: Resolution) -> list[str]:
+    """Explain the figures of a comparison."""
+    measure, plain, protected = comparison
+    if len(plain.done) < 2:
+        return ["One seed: no spread."]
+    cells = (plain, *protected[:MOST_ROWS])
     searched = any(cell.records[0].search.get("finalists") for cell in cells)
     of_changes = (
         "changes are those of the means, with their 95 % interval over searches and seeds"
         if searched
         else "changes are paired by seed, with the 95 % interval of their mean"
     )
-    several = f"± is the sample standard deviation over seeds; {of_changes}."
-    _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
-    _say(console, _unpaired(comparison))
-    for text in _statements(protected):
-        _say(console, text)
+    notes = [f"± is the sample standard deviation over seeds; {of_changes}."]
+    changes = ((cell, change_from(plain, cell, measure, resolution.procedures)) for cell in cells[1:])
+    if any(change is not None and is_level(change, resolution, plain, cell) for cell, change in changes):
+        notes.append(f"{NONE} marks a change that one method has from itself under another name.")
+    return notes
+
+
+def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) -> bool:
+    """Return whether a change is no larger than that of one method under two names."""
+    return abs(change.mean) <= resolution.of(plain, cell)
 
 
 def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
@@ -193,22 +215,28 @@ def _change_text(change: Change | None, scale: float, form: str) -> str:
     return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
 
 
-def headline(comparison: Comparison) -> str:
-    """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``."""
+def headline(comparison: Comparison, resolution: Resolution) -> str:
+    """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``.
+
+    A cost that one method has from itself under another name is none.
+    """
     measure, plain, protected = comparison
     sign = -1 if better_is_higher(measure) else 1
     scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
-    costs, procedures = [], Procedures(measure)
+    costs = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if (change := change_from(plain, cell, measure, procedures)) is None:
+        if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
+            continue
+        if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
+            told = f"{scale * least:{form}} {unit}{in_sentence(measure)}"
+            costs.append(f"what {text} costs cannot be told from nothing (less than {told})")
             continue
         cost = sign * scale * change.mean
         verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)
         ends = sorted(turn * end for end in change.interval or ())
         interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
         costs.append(f"{text} {verb} {signed(abs(cost), form)} {unit}{in_sentence(measure)}{interval}")
-    data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
-    return f"On {data}, {'; '.join(costs)}." if costs else ""
+    return f"On {_data(plain)}, {'; '.join(costs)}." if costs else ""
 
 
 def _say(console: Console, text: str) -> None:
@@ -239,7 +267,7 @@ def _setting(cells: Sequence[Cell]) -> str:
     spec, seeds = cells[0].spec, len(cells[0].done)
     count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
     facts = [
-        f"{data_name(spec.get('data')) or part_name(spec.get('problem'))}",
+        _data(cells[0]),
         counted(count, "client") if count else "",
         partition_text(spec.get("partition")) or "",
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
@@ -254,17 +282,31 @@ def _setting(cells: Sequence[Cell]) -> str:
     return f"Measured on {', '.join(fact for fact in facts if fact)}."
 
 
-def _statements(protected: Sequence[Cell]) -> list[str]:
-    """Describe the privacy guarantees of these cells in words, each with the rows that it belongs to."""
-    rows_by_statement: dict[str, list[str]] = {}
-    for cell, text in zip(protected, labels(protected), strict=True):
-        if claim := cell.privacy():
-            rows_by_statement.setdefault(in_words(claim), []).append(text)
-    statements = [
-        f"{'; '.join(names)}: {text}" if len(rows_by_statement) > 1 else text
-        for text, names in rows_by_statement.items()
+def _privacy(compared: Sequence[Comparison]) -> list[str]:
+    """Describe the privacy of all protected rows at once; what differs has the rows that it belongs to."""
+    guarantees: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
+    for _, _, protected in compared:
+        for cell, text in zip(protected, labels(protected), strict=True):
+            if claim := cell.privacy():
+                row = f"{_data(cell)}, {text}" if len(compared) > 1 else text
+                guarantees.setdefault(guarantee(claim), []).append(row)
+                if warning := claim.get("warning"):
+                    warnings.setdefault(f"Warning: {warning}.", []).append(row)
+    private = sum(map(len, guarantees.values()))
+    if not private:
+        return []
+    texts = [
+        text if len(rows) == private else f"{'; '.join(rows)}: {text}"
+        for text, rows in (*guarantees.items(), *warnings.items())
     ]
-    return [uncovered_sentence(uncovered_by(protected)), *statements] if statements else []
+    uncovered = uncovered_sentence(uncovered_by(cell for one in compared for cell in one.protected))
+    return [*texts, uncovered]
+
+
+def _data(cell: Cell) -> str:
+    """Return the name of a cell's data or problem."""
+    return data_name(cell.spec.get("data")) or str(part_name(cell.spec.get("problem")))
 
 
 def _tried(cells: Sequence[Cell]) -> int | str:
