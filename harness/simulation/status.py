@@ -148,5 +148,5 @@ class Watch:
         made = self._begun | {id: status.round for id, status in now.items()} | self._ended
         rounds_made = sum(made.values()) - sum(self._begun.values())
         rounds_left = sum(self._rounds[id] - round for id, round in made.items() if id not in self._ended)
-        rounds_left += later * sum(self._rounds.values()) / max(1, len(self._rounds))
-        return rounds_left / rounds_made if rounds_made > 0 else None
+        following = later * sum(self._rounds.values()) / max(1, len(self._rounds))
+        return (rounds_left + following) / rounds_made if rounds_made > 0 else None

@@ -28,6 +28,7 @@ from harness.report.tables.columns import (
     diagnostics,
     runs,
 )
+from harness.report.tables.costs import cost_tables
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
 from harness.report.tables.privacy import (
@@ -210,6 +211,7 @@ def write_page(
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
+        costs=cost_tables(results, *_ranking(frame)),
         certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
         exposed=exposure(board),
@@ -226,6 +228,15 @@ def write_page(
         provenance=shared,
     )
     write_text(path, html)
+
+
+def _ranking(frame: pd.DataFrame) -> tuple[str, str | None]:
+    """Return the measure that ranks a leaderboard, and its baseline."""
+    baseline = frame["baseline"].dropna()
+    return (
+        str(frame["ranked_by"].iloc[0]) if len(frame) else "accuracy",
+        str(baseline.iloc[0]) if len(baseline) else None,
+    )
 
 
 def _cells(

@@ -30,6 +30,8 @@ COSTS = {
 }
 #: Descriptions of a run that have a column where rows differ.
 VARYING = ("suite", "dataset", "partition", "problem", "model", "rounds", "clients")
+#: Traits of rows with columns of their own.
+BESIDE = ("epsilon", "dp", "model", "alpha", "beta", "rounds")
 #: Headings of columns that stand behind the measures: they seldom tell rows apart.
 LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 #: Forms in which numbers are written.
@@ -125,7 +127,7 @@ def _descriptions(board: Board) -> list[ShownColumn]:
     def varies(text: Callable[[Row], str]) -> bool:
         return len({text(row) for row in rows}) > 1
 
-    names = board.variants(beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
+    names = board.variants(BESIDE)
     descriptions = [
         shown_column("algorithm"),
         shown_column("settings", lambda row: names[row["cell"]], "What tells it from its namesakes"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.report import leaderboard, print_summary
+from harness.report import leaderboard, print_summary, write_page
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.protection import compare_protection, label, labels
 from harness.report.tables.text import signed, spread
@@ -302,6 +302,14 @@ def test_one_client_s_noise_for_all_is_said_once_by_its_name():
     text = " ".join(printed(runs).split())
     assert text.count("Switzerland sets the noise of all clients, as its records are drawn most often") == 1
     assert "ε is that of Switzerland, the largest" in text and "client 2" not in text
+
+
+def test_the_page_begins_with_what_protection_costs(tmp_path):
+    write_page(ladder(), leaderboard(ladder()), (), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    order = ("<h2>What privacy and compression cost on adult", "ε = 8 costs 1.0 points", "<h2>Leaderboard")
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
 
 
 def test_several_data_sets_have_one_paragraph_on_privacy():
