@@ -90,7 +90,7 @@ def _run(to: Parser) -> None:
 
 
 def _suite(to: Parser) -> None:
-    to.add_argument("suite", metavar="NAME|FILE")
+    to.add_argument("suite", metavar="NAME|FILE", help="a suite of `list suites`, or a YAML file")
     to.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
     protection_options(to)
     _many(to)
@@ -132,8 +132,10 @@ def _tune(to: Parser) -> None:
 
 
 def _plan(to: Parser) -> None:
-    to.add_argument("suite", nargs="?", metavar="NAME|FILE")
-    to.add_argument("--profile", default="smoke", help="size: smoke or paper")
+    to.add_argument(
+        "suite", nargs="?", metavar="NAME|FILE", help="suite to plan (default: the run of the options below)"
+    )
+    to.add_argument("--profile", default="smoke", help="size: smoke or paper (default: smoke)")
     json_option(to)
     to.add_argument(
         "--untimed",
@@ -151,8 +153,8 @@ def _status(to: Parser) -> None:
 
 def _resume(to: Parser) -> None:
     to.set_defaults(retry=False)
-    to.add_argument("out", type=path, metavar="DIR")
-    to.add_argument("--suite", help="only this suite's runs")
+    to.add_argument("out", type=path, metavar="DIR", help="results folder")
+    to.add_argument("--suite", metavar="NAME", help="only this suite's runs (default: all)")
     jobs_options(to)
     computing_options(to)
     tensorboard_option(to)
@@ -298,7 +300,7 @@ def _epsilon(to: Parser) -> None:
 
 
 def _list(to: Parser) -> None:
-    to.add_argument("what", choices=LISTS, metavar="|".join(LISTS))
+    to.add_argument("what", choices=LISTS, metavar="|".join(LISTS), help="kind of parts")
     json_option(to)
 
 
@@ -313,12 +315,12 @@ def _export(to: Parser) -> None:
 
 
 def _archive(to: Parser) -> None:
-    to.add_argument("dir", type=path, metavar="DIR")
-    to.add_argument("file", type=path, metavar="FILE.tar.gz")
+    to.add_argument("dir", type=path, metavar="DIR", help="results folder")
+    to.add_argument("file", type=path, metavar="FILE.tar.gz", help="archive to write")
 
 
 def _merge(to: Parser) -> None:
-    to.add_argument("dirs", type=path, nargs="+", metavar="DIR")
+    to.add_argument("dirs", type=path, nargs="+", metavar="DIR", help="results folders to copy from")
     to.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
 
 
@@ -370,10 +372,10 @@ def data_options(to: Parser) -> None:
     )
     json_option(describe)
     fetch = subcommand("fetch", "make data sets, and weights of encoders, available")
-    fetch.add_argument("names", nargs="+", metavar="NAME")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="data sets or encoders")
     draw = subcommand("draw", "draw the classes of every client")
     draw.set_defaults(do=("catalog", "draw_command"))
-    draw.add_argument("file", type=path, metavar="FILE.png|svg")
+    draw.add_argument("file", type=path, metavar="FILE.png|svg", help="picture to write")
     spec_options(draw)
     for command in (list_command, describe, fetch, draw):
         plugin_option(command)
@@ -381,7 +383,11 @@ def data_options(to: Parser) -> None:
 
 def _doctor(to: Parser) -> None:
     to.add_argument(
-        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder to check"
+        "--out",
+        type=path,
+        default=Path("results"),
+        metavar="DIR",
+        help="results folder to check (default: results)",
     )
     json_option(to)
 
@@ -393,7 +399,7 @@ def _new(to: Parser) -> None:
 
 
 def _completion(to: Parser) -> None:
-    to.add_argument("shell", choices=SHELLS)
+    to.add_argument("shell", choices=SHELLS, help="shell whose script is printed")
 
 
 #: By the headings under which ``--help`` lists them.
@@ -420,19 +426,17 @@ COMMANDS = {
             _recommend,
         ),
         Command("predict", "predict", "apply the saved model of a run to a table", _predict),
+    ),
+    "privacy": (
         Command("epsilon", "epsilon", "compute the privacy of a mechanism without a run", _epsilon),
-        Command("list", "listing", "list algorithms, data sets, metrics, models, ...", _list),
+        Command(
+            "audit", "catalog", "test a run's privacy claim: its releases, and training with canaries", _audit
+        ),
     ),
     "share": (
         Command("export", "report", "write every evaluation of a results folder for other tools", _export),
         Command("archive", "verify", "pack the results of a folder into one portable file", _archive),
         Command("merge", "folders", "copy the runs and suites of several results folders into one", _merge),
-    ),
-    "check": (
-        Command("check", "catalog", "run the conformance checks on algorithms and models", _check),
-        Command(
-            "audit", "catalog", "test a run's privacy claim: its releases, and training with canaries", _audit
-        ),
         Command(
             "verify",
             "verify",
@@ -444,6 +448,8 @@ COMMANDS = {
     "set up": (
         Command("new", "new", "write the file of a new algorithm, with per-client state, and its test", _new),
         Command("data", "listing", "list, describe and fetch data sets, draw partitions", data_options),
+        Command("list", "listing", "list algorithms, data sets, metrics, models, ...", _list),
+        Command("check", "catalog", "run the conformance checks on algorithms and models", _check),
         Command("doctor", "doctor", "check the installation and suggest fixes", _doctor),
         Command(
             "completion", "completion", "print the script that completes commands in a shell", _completion

@@ -115,7 +115,7 @@ def figures(line: dict[str, Any]) -> str:
     metrics = line.get("metrics", {})
     numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
     names = [name for name in preferred if name in numbers] or numbers[:3]
-    text = [f"{name} {metrics[name]:.4f}" for name in names]
+    text = [f"{name} {metrics[name]:z.4f}" for name in names]
     sent = [f"{size(line['bytes_up'] + line['bytes_down'])} both ways"] if "bytes_up" in line else []
     return ", ".join([*text, *sent])
 

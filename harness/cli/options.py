@@ -56,8 +56,8 @@ def json_option(to: argparse.ArgumentParser, help: str = "print JSON") -> None:
 
 def folder_options(to: argparse.ArgumentParser, suite: str = "only this suite's runs") -> None:
     """Add a results folder and one of its suites."""
-    to.add_argument("dir", type=path, metavar="DIR")
-    to.add_argument("--suite", help=suite)
+    to.add_argument("dir", type=path, metavar="DIR", help="results folder")
+    to.add_argument("--suite", metavar="NAME", help=f"{suite} (default: all)")
 
 
 def spec_options(to: argparse.ArgumentParser) -> None:
@@ -75,7 +75,9 @@ def spec_options(to: argparse.ArgumentParser) -> None:
     for name, meaning in NUMBERS.items():
         to.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
     to.add_argument(
-        "--precision", choices=PRECISIONS, help="number format; bfloat16 applies to networks only"
+        "--precision",
+        choices=PRECISIONS,
+        help="number format; bfloat16 applies to networks only (default: float32)",
     )
     repeatable(to, "--set", "KEY=VALUE", "set any field by its dotted path (repeatable)")
 
@@ -83,8 +85,14 @@ def spec_options(to: argparse.ArgumentParser) -> None:
 def ranking_options(to: argparse.ArgumentParser) -> None:
     """Add the options of tables."""
     folder_options(to, "only this suite's runs, with the report settings of its file")
-    to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
-    to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
+    to.add_argument(
+        "--by",
+        metavar="MEASURE",
+        help="rank by a metric, bytes, flops, seconds or epsilon (default: the suite's, or accuracy)",
+    )
+    to.add_argument(
+        "--baseline", metavar="NAME", help="algorithm to compare with, paired by seed (default: the suite's)"
+    )
     to.add_argument(
         "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
     )
@@ -176,7 +184,9 @@ def jobs_options(to: argparse.ArgumentParser) -> None:
     """Add the options of executors and workers."""
     to.add_argument(
         "--jobs",
+        "--workers",
         type=int,
+        metavar="N",
         help="number of workers (default: one per core; with ray one per CPU of the cluster)",
     )
     to.add_argument(
@@ -195,7 +205,8 @@ def jobs_options(to: argparse.ArgumentParser) -> None:
         default="auto",
         type=stack,
         metavar="auto|off|N",
-        help="compute runs that differ only in seeds or numbers together: auto, never, or at most N at once",
+        help="compute runs that differ only in seeds or numbers together: as many as is faster, none, or at most N "
+        "(default: auto)",
     )
 
 
@@ -223,7 +234,9 @@ def tensorboard_option(to: argparse.ArgumentParser) -> None:
 
 def execution_options(to: argparse.ArgumentParser) -> None:
     """Add where runs are written and how they are computed."""
-    to.add_argument("--out", type=path, default=Path("results"), metavar="DIR", help="results folder")
+    to.add_argument(
+        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder (default: results)"
+    )
     computing_options(to)
     tensorboard_option(to)
     to.add_argument(
@@ -241,7 +254,7 @@ def computing_options(to: argparse.ArgumentParser) -> None:
         "--vectorize",
         default="auto",
         choices=("auto", "vmap", "loop"),
-        help="run clients together (vmap) or one after another (loop)",
+        help="run clients together (vmap) or one after another (loop) (default: auto, which is faster)",
     )
     to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
     to.add_argument(

@@ -19,7 +19,7 @@ from harness.cli.examples import EXAMPLES, PROGRAM, epilog, with_examples
 from harness.cli.grammar import Parser, Version, grouped_help
 from harness.cli.names import shadowed
 from harness.cli.options import plugin_option, verbose_option
-from harness.cli.visible import Visible
+from harness.cli.visible import Screen, Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
 from harness.executors import cores
 from harness.executors.server import start_server
@@ -54,7 +54,7 @@ def exit_code(
         given = parser.parse_args(arguments)
         if hidden := shadowed():
             return _refused("; ".join(hidden))
-        screen = logging.StreamHandler()
+        screen = Screen()
         screen.setFormatter(Visible())
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, handlers=[screen])
         return carry_out(given)

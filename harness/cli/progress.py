@@ -15,6 +15,7 @@ from rich.table import Column
 
 from harness.cli.console import log
 from harness.config.run import RunSpec
+from harness.core.registry import counted
 from harness.executors.scheduler import Outcome
 from harness.executors.work import Follower
 from harness.simulation.status import RunStatus, Watch
@@ -39,6 +40,7 @@ class SuiteProgress(Follower):
 
     def __init__(self, title: str, store: Store, runs: Mapping[str, RunSpec]) -> None:
         self._ends: Counter[str] = Counter()
+        self._later = 0  # runs that follow those of this display
         self._runs, self._ids = runs, list(runs)
         self._watch = Watch(store, {id: spec.rounds for id, spec in runs.items()})
         self._began = time.monotonic()
@@ -50,6 +52,10 @@ class SuiteProgress(Follower):
         self._over = threading.Event()
         self._lock = threading.Lock()  # runs end while the display is updated
         self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def expect(self, later: int) -> None:
+        """Record how many runs will follow these."""
+        self._later = later
 
     def begin(self, numbers: Sequence[int]) -> None:
         """Record that runs have started."""
@@ -80,11 +86,13 @@ class SuiteProgress(Follower):
             self._bar.update(self._total, completed=self._watch.made(now), status=status)
 
     def _left(self, now: Mapping[str, RunStatus]) -> str:
-        share = self._watch.left(now)
-        if share is None or not share:
+        passed = time.monotonic() - self._began
+        shares = [self._watch.left(now, later) for later in dict.fromkeys((0, self._later))]
+        times = [timedelta(seconds=round(passed * share)) for share in shares if share]
+        if not times:
             return ""
-        seconds = round((time.monotonic() - self._began) * share)
-        return f"about {timedelta(seconds=seconds)} left"
+        after = f", {times[-1]} with at least {counted(self._later, 'run')} to follow" if self._later else ""
+        return f"about {times[0]} left{after}" if len(times) == len(shares) else after.lstrip(", ")
 
     def _follow(self) -> None:
         while not self._over.wait(REFRESH_SECONDS):

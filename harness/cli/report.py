@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,7 +66,7 @@ def leaderboard_command(args: argparse.Namespace) -> int:
     columns = [choice.column for choice in chosen] or None
     names_of_columns = list(dict.fromkeys(name for choice in chosen for name in choice.names))
     part = frame[names_of_columns] if chosen else frame
-    board = Board(frame)
+    board = Board.of(frame, results)
     best = _in_bold(results, narrow_columns(board) if columns is None else columns, args)
     if spec.baseline is None and "paired_p_holm" in names_of_columns:
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
@@ -192,6 +194,8 @@ def write_all(
     others = ", ".join(name for name in report.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {report.page}", markup=False)
     out.print(f"Also in {report.folder}: {others}", markup=False, soft_wrap=False)
+    if step := next_step(store, name, report.board.frame):
+        log.print(step, markup=False)
     if paper:
         pictures = [path for path in report.files.values() if path.suffix == ".pdf"]
         tables = report_tables(report.results, report.spec)
@@ -199,3 +203,18 @@ def write_all(
         paper_files = write_paper(report.results, folder, report.spec, tables, pictures)
         out.print(f"Paper: {paper_files['paper.tex']}", markup=False)
     return damaged
+
+
+def next_step(store: Store, name: str | None, frame: pd.DataFrame) -> str:
+    """Return what to do after a report, as a command; empty where the report is the end."""
+    of = f"{shlex.quote(str(store.root))}{f' --suite {shlex.quote(name)}' if name else ''}"
+    counts = {status: int(frame[status].sum()) for status in ("missing", "failed")}
+    budgets = frame["epsilon_total"].replace(math.inf, math.nan).dropna()
+    if counts["missing"]:
+        return f"Next: python -m harness resume {of} makes the missing {counted(counts['missing'], 'run')}."
+    if counts["failed"]:
+        return f"Next: python -m harness retry {of} repeats the failed {counted(counts['failed'], 'run')}."
+    if budgets.empty:
+        return ""
+    epsilon = float(f"{budgets.median():.3g}")
+    return f"Next: python -m harness recommend {of} --epsilon {epsilon:g} says which method to take."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -122,6 +123,10 @@ def run_command(args: argparse.Namespace) -> int:
         log.print(f"{setup.id} {outcome.status}: {outcome.why or 'in another process'}", markup=False)
         return 2 if outcome.status == "damaged" else 1
     _print_end(store.folder(setup.id), as_json=args.json)
+    log.print(
+        f"Next: python -m harness report {shlex.quote(str(args.out))} compares it with the other runs there.",
+        markup=False,
+    )
     return 0
 
 
@@ -134,7 +139,8 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
     out.print(f"{folder.path}: {figures(final)}", markup=False)
     if (claim := final.get("privacy")) is None:
         return
-    from harness.report.tables.privacy import in_words, uncovered_sentence  # reports are slow to import
+    from harness.report.data.clients import client_names  # reports are slow to import
+    from harness.report.tables.privacy import in_words, uncovered_sentence
 
     noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
     signal = final.get("diagnostics", {}).get("noise_to_signal")
@@ -144,7 +150,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
         *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
     ]
     out.print(f"{uncovered_sentence(final.get('not_covered', ()))}", markup=False)
-    out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
+    out.print(f"{', '.join(facts)}. {in_words(claim, client_names(final))}", markup=False)
 
 
 def suite_command(args: argparse.Namespace) -> int:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 class Follower:
     """A receiver of the progress of runs; this one ignores it."""
 
+    def expect(self, later: int) -> None:
+        """Note how many runs will follow those that are followed now, at least."""
+
     def begin(self, numbers: Sequence[int]) -> None:
         """Note that runs have started."""
 
@@ -71,11 +74,15 @@ class Work:
     execution: Execution = field(default_factory=Execution)
     retry: bool = False
 
-    def carry_out(self, title: str, runs: Mapping[str, RunSpec]) -> Counter[str]:
-        """Carry out runs, given by id, and return how many ended in which way."""
+    def carry_out(self, title: str, runs: Mapping[str, RunSpec], later: int = 0) -> Counter[str]:
+        """Carry out runs, given by id, and return how many ended in which way.
+
+        ``later`` runs will follow at least, as those of the next rungs of a search.
+        """
         ends: Counter[str] = Counter()
         store = Store(self.root)
         with self.follow(title, store, runs) as follower:
+            follower.expect(later)
 
             def report(outcome: Outcome) -> None:
                 ends[outcome.status] += 1

@@ -98,13 +98,17 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
         )
         most = report["unit_most"]  # whom the privacy statement names
         if rates[most] >= LOUD * middle:
-            names, samples = first.federation.names, int(first.federation.counts()[most])
-            name = f"{names[most]}, " if names else ""
-            warn_once(
-                f"privacy: client {most} ({name}{samples} training samples, sampling rate {rates[most]:.3g}; the "
-                f"median rate is {middle:.3g}) determines the noise for all clients. partition.at_least leaves out "
-                "small clients, partition.group: other joins them; privacy.noise: per_client gives each client its "
-                "own noise"
+            names, counts = first.federation.names, first.federation.counts()
+            who, unit = names[most] if names else f"client {most}", first.privacy.unit
+            why = (
+                "has the fewest training samples"
+                if counts[most] == counts.min()
+                else f"has {unit}s that are drawn most often"
+            )
+            warn_once(  # without numbers, which may differ between seeds
+                f"privacy: {who} {why}, so it sets the noise of all clients. partition.at_least leaves out small "
+                "clients, partition.group: other joins them; privacy.noise: per_client gives each client its own "
+                "noise"
             )
 
 

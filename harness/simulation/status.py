@@ -140,9 +140,13 @@ class Watch:
         """Return the number of runs done, where running ones count by their share of rounds."""
         return len(self._ended) + sum(min(1.0, status.round / self._rounds[id]) for id, status in now.items())
 
-    def left(self, now: Mapping[str, RunStatus]) -> float | None:
-        """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
+    def left(self, now: Mapping[str, RunStatus], later: int = 0) -> float | None:
+        """Return the ratio of rounds left to rounds done since the suite began; None at its beginning.
+
+        ``later`` runs follow, which are taken to be as long as these.
+        """
         made = self._begun | {id: status.round for id, status in now.items()} | self._ended
         rounds_made = sum(made.values()) - sum(self._begun.values())
         rounds_left = sum(self._rounds[id] - round for id, round in made.items() if id not in self._ended)
-        return rounds_left / rounds_made if rounds_made > 0 else None
+        following = later * sum(self._rounds.values()) / max(1, len(self._rounds))
+        return (rounds_left + following) / rounds_made if rounds_made > 0 else None

@@ -43,8 +43,10 @@ def page(tmp_path_factory):
 
 
 ROWS = """
-  const board = document.getElementById("board"), body = board.tBodies[0], form = document.forms[0];
-  const heads = [...board.tHead.rows[0].cells], fields = [...form.elements].filter((f) => f.name);
+  const boards = [...document.querySelectorAll("#board table")], form = document.forms[0];
+  const board = boards[0], body = {get rows() { return boards.flatMap((table) => [...table.tBodies[0].rows]); }};
+  const heads = boards.flatMap((table) => [...table.tHead.rows[0].cells]);
+  const fields = [...form.elements].filter((f) => f.name);
   const best = () => form.querySelector(".best").value;
   const rows = () => [...body.rows].filter((r) => !r.hidden).map((r) => r.querySelector(".name a").textContent);
   const set = (name, value) => {
@@ -139,26 +141,61 @@ def test_the_filter_takes_bounds_beside_words(page):
     assert sorted(bytes[0]) == ["ditto", "fedavg"], "20,000 each; the private one sent 900"
 
 
-@pytest.mark.parametrize(("width", "scroll"), [(PHONE, 0), (PHONE, 400), (DESKTOP, 400)])
+@pytest.mark.parametrize(("width", "scroll"), [(PHONE, 0), (PHONE, 400), (600, 200)])
 def test_method_measure_and_epsilon_stay_in_sight(page, width, scroll):
     """The ranking measure and epsilon lie whole inside the table's window, beside each other, scrolled or not."""
     script = f"""
-      const window = board.parentElement;
+      const names = (table) => [...table.tHead.rows[0].cells].map((h) => h.textContent);
+      const private = boards.find((table) => names(table).includes("ε total"));
+      const window = private.parentElement;
+      window.scrollIntoView();
       window.scrollLeft = {scroll};
       const outer = window.getBoundingClientRect();
-      const names = heads.map((h) => h.textContent);
-      told = {{scrolled: window.scrollLeft, places: ["Algorithm", "Accuracy", "ε total"].map((name) => {{
-        const row = [...body.rows].find((r) => r.cells[names.indexOf("ε total")].textContent === "8");
-        const cell = row.cells[names.indexOf(name)], box = cell.getBoundingClientRect();
+      told = {{scrolled: window.scrollLeft, places: ["Algorithm", "ε total", "Accuracy"].map((name) => {{
+        const at = (name) => names(private).indexOf(name);
+        const row = [...private.tBodies[0].rows].find((r) => r.cells[at("ε total")].textContent === "8");
+        const cell = row.cells[at(name)], box = cell.getBoundingClientRect();
         const over = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
         return [Math.round(box.left - outer.left), Math.round(outer.right - box.right), cell.contains(over)];
       }})}};
     """
-    told = seen(page, ROWS + "document.querySelector('.board').scrollIntoView();" + script, width)
+    told = seen(page, ROWS + script, width)
     assert scroll == 0 or told["scrolled"] > 100
     lefts = [left for left, _, _ in told["places"]]
     assert lefts == sorted(lefts) and min(lefts) >= 0
     assert all(right >= 0 and on_top for _, right, on_top in told["places"])
+
+
+def test_a_task_without_rows_is_not_shown_and_a_word_may_be_of_its_heading(page):
+    script = """
+      const tasks = () => [...document.querySelectorAll(".task")].filter((t) => t.checkVisibility()).length;
+      told = [tasks()];
+      set("text", "dirichlet(alpha=5.0) fedavg"); told.push(tasks(), rows());
+      set("text", ""); told.push(tasks());
+    """
+    assert seen(page, ROWS + script) == [2, 1, ["fedavg"], 2]
+
+
+def test_a_heading_sorts_every_task_by_its_column(page):
+    script = """
+      const sorted = () => heads.filter((h) => h.hasAttribute("aria-sort")).map((h) => h.textContent);
+      heads.find((h) => h.textContent === "Accuracy").querySelector("button").click();
+      told = [sorted(), location.hash];
+    """
+    assert seen(page, ROWS + script) == [["Accuracy", "Accuracy"], "#ascending=Accuracy"]
+
+
+def test_a_printed_page_cuts_no_table(page, tmp_path):
+    """On A4 in landscape, 1,040 pixels between margins, nothing scrolls, and every table fits."""
+    rules = page.read_text().split("@media print {", 1)[1].split("</style>", 1)[0].rstrip()[:-1]
+    printed = tmp_path / "printed.html"
+    printed.write_text(page.read_text().replace("</style>", f"{rules}</style>"))
+    script = """
+      const tables = [...document.querySelectorAll("main table")].filter((t) => t.checkVisibility());
+      told = [tables.length > 2, tables.filter((t) => t.getBoundingClientRect().right > innerWidth).length,
+              tables.filter((t) => getComputedStyle(t.parentElement).overflowX !== "visible").length];
+    """
+    assert seen(printed, script, 1040) == [True, 0, 0]
 
 
 def test_a_shade_tells_of_columns_beyond_the_edge(page):
@@ -191,7 +228,7 @@ def test_results_of_clients_can_be_bounded_by_their_samples(page):
       own.dispatchEvent(new Event("input")); told.push(shown(), location.hash);
     """
     whole, large, good, hash = seen(page, script)
-    assert whole == ["Rome", "Oslo"]
+    assert whole == ["Rome", "Oslo"], "in the order of the data"
     assert large == ["Rome"] and good == ["Rome"]
     assert hash == "#client.text=auroc+%3E+.85"
 

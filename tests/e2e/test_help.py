@@ -1,6 +1,9 @@
 """What helps at the command line: examples, completion, checks of the installation, what hides packages."""
 
+import argparse
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from datasets.topology import Ring, TopologyError, mixing_matrix
 from harness.cli import doctor, names
 from harness.cli.examples import EXAMPLES
 from harness.cli.parser import main, parser
+from harness.cli.visible import Screen
 from harness.core.registry import UserError
 from harness.storage.files import Unwritable
 from harness.storage.store import Store
@@ -43,6 +47,39 @@ def test_help_ends_with_examples_line_by_line(command, capsys):
         main([*command.split(), "--help"])
     lines = ["examples:", *(f"  python -m harness {example}" for example in EXAMPLES[command])]
     assert capsys.readouterr().out.rstrip().splitlines()[-len(lines) :] == lines
+
+
+def test_every_option_says_what_it_is_and_its_default():
+    for name, command in commands().items():
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+                continue
+            assert action.help, f"{name} {action.dest} has no text"
+            if action.default not in (None, False, [], argparse.SUPPRESS):
+                assert "default: " in action.help, f"{name} {action.dest} does not say its default"
+
+
+def test_workers_are_jobs():
+    given = parser().parse_args(["suite", "quickstart", "--workers", "2"])
+    assert given.jobs == 2
+
+
+def test_help_lists_commands_by_what_they_are_for(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    groups = [
+        line.strip() for line in lines if line.startswith("  ") and line.endswith(":") and line[2] != " "
+    ]
+    assert groups == ["run:", "look:", "privacy:", "share:", "set up:"]
+
+
+def test_messages_go_to_standard_error_as_it_is_when_they_come(monkeypatch, capsys):
+    """A progress display replaces it, and puts what is printed there above itself."""
+    shown, screen = io.StringIO(), Screen()
+    monkeypatch.setattr(sys, "stderr", shown)
+    screen.handle(logging.LogRecord("x", logging.WARNING, "", 0, "Ulm is small", None, None))
+    assert shown.getvalue() == "Ulm is small\n"
 
 
 def test_bash_completes_commands_options_and_choices(tmp_path, capsys):

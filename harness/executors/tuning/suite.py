@@ -13,6 +13,7 @@ from harness.config.searches import Search, families, searches, step_sizes
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import SPLIT, SurfaceTune, TuneSpec
+from harness.config.tuned_runs import estimate
 from harness.core.registry import UserError, counted
 from harness.executors.tuning.search import metrics_of, report_of, tune_all
 from harness.executors.work import Work, in_suite
@@ -42,6 +43,8 @@ class Tuning:
         self._suite, self._tune, self._work, self._combinations = suite, tune, work, combinations
         self._name, self._store = f"{suite.name}{SEARCH}", Store(work.root)
         self._searches = searches(combinations, tune)
+        planned = estimate(combinations, tune)
+        self._expected = len(planned.reported) + len(planned.searched)  # runs, at least
         self._entries: dict[str, dict[str, Any]] = {}
         existing = work.root / self._name / "suite.json"
         if existing.exists() and read_suite(existing)[0].get("searches_for") != suite.name:
@@ -57,6 +60,7 @@ class Tuning:
         if missed := _untuned_algorithms(self._searches):
             say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
         tune_all(self._searches, tune, self._store, self._carry_out)
+        self._expected = 0  # other finalists come last
         chosen: dict[int, Combination] = {}
         for number, search in enumerate(self._searches):
             for combination, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
@@ -132,7 +136,8 @@ class Tuning:
         }
         self._store.write_suite(self._name, content)
         runs = dict(zip(fresh, specs, strict=True))
-        if self._work.carry_out(f"tuning {suite.name}", runs)["running"]:
+        later = max(0, self._expected - len(self._entries))
+        if self._work.carry_out(f"tuning {suite.name}", runs, later)["running"]:
             raise UserError(
                 "runs of the search are in another process; repeat the command when they are done"
             )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -41,6 +41,12 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     for name in GAINS:
         table[f"{name}_gain"] = table[name].astype("float64") - baselines[name].astype("float64").to_numpy()
     return table
+
+
+def client_names(final: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names of all clients by their numbers, from the end of a run; nothing unless all are recorded."""
+    names = (final.get("by_client") or {}).get("client", ())
+    return names if len(names) == final.get("clients") else ()
 
 
 def client_rows(runs: Iterable[Run]) -> pd.DataFrame:

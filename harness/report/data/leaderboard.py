@@ -338,6 +338,15 @@ def most_exposed(claim: Mapping[str, Any], total: int | None) -> str | None:
     return f"{one} {number}" if not others else f"{one} {number} and {others} more"
 
 
+def named(who: str, names: Sequence[str]) -> str:
+    """Return ``client 7`` by its name, if the clients have names; people and ``all clients`` have none."""
+    kind, _, rest = who.partition(" ")
+    if kind != "client" or not names:
+        return who
+    number, *others = rest.split(" ", 1)
+    return " ".join([str(names[int(number)]), *others])
+
+
 def person_or_client(claim: Mapping[str, Any]) -> str:
     """Return what the units of a statement are numbered by: people in vertical runs, clients in others."""
     return "person" if "protects" in claim else "client"

@@ -15,20 +15,24 @@ function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
 }
 
-// A table and the form above it: headings sort, the form filters, and the address keeps both.
+// Tables and the form above them: headings sort, the form filters, and the address keeps both.
 function interactive(form) {
   // Not form.dataset, as a field has that name.
-  const board = document.getElementById(form.getAttribute("data-table")), body = board.tBodies[0];
-  const heads = [...board.tHead.rows[0].cells], inputs = [...form.elements].filter((field) => field.name);
+  const place = document.getElementById(form.getAttribute("data-tables"));
+  const boards = [...place.querySelectorAll("table")].map((table) => {
+    const heads = [...table.tHead.rows[0].cells];
+    return {table, heads, body: table.tBodies[0], columns: new Map(heads.map((head, at) => [head.dataset.name, at]))};
+  });
+  const entries = boards.flatMap(({body, columns}) => [...body.rows].map((row) => [row, columns]));
+  const inputs = [...form.elements].filter((field) => field.name);
   const prefix = inputs[0].name.replace(/text$/, "");
   const text = inputs[0], lists = inputs.filter((field) => field.options);
   const numbers = inputs.filter((field) => field.type === "number");
-  const columns = new Map(heads.map((head, at) => [head.dataset.name, at]));
   const more = form.querySelector("details");
-  const parsed = (name) => new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset[name] ?? "{}")]));
+  const parsed = (name) => new Map(entries.map(([row]) => [row, JSON.parse(row.dataset[name] ?? "{}")]));
   const facets = parsed("facets"), measures = parsed("measures");
 
-  function value(row, name) { // as it is printed, as far as that matters for a bound; without privacy there is none
+  function value(row, columns, name) { // as it is printed, as far as that matters for a bound; without privacy there is none
     const found = columns.has(name) ? order(row.cells[columns.get(name)]) : measures.get(row)[name] ?? null;
     if (found === null) return name === "epsilon" ? Infinity : null;
     return typeof found === "number" && isFinite(found) ? Number(found.toPrecision(4)) : found;
@@ -38,7 +42,7 @@ function interactive(form) {
     const bounds = [], unknown = [];
     const words = text.value.replace(FORM, (all, given, sign, limit) => {
       const name = ALIKE[given.toLowerCase()] ?? given.toLowerCase();
-      if (columns.has(name) || (body.rows.length && name in measures.get(body.rows[0]))) {
+      if (entries.some(([row, columns]) => columns.has(name) || name in measures.get(row))) {
         bounds.push([name, sign, Number(limit)]);
       } else unknown.push(given);
       return " ";
@@ -53,45 +57,58 @@ function interactive(form) {
     const {words, bounds, unknown} = asked();
     const chosen = lists.filter((field) => field.value);
     let shown = 0, best = null;
-    for (const row of body.rows) {
-      const said = row.textContent.toLowerCase(), own = facets.get(row);
+    for (const [row, columns] of entries) {
+      const own = facets.get(row); // words may be of its task and settings, too
+      const said = [row.textContent, ...Object.values(own), measures.get(row).name ?? ""].join(" ").toLowerCase();
       row.hidden = !(words.every((word) => said.includes(word))
         && chosen.every((field) => own[field.name] === field.value)
-        && bounds.every(([name, sign, limit]) => value(row, name) !== null && SIGNS[sign](value(row, name), limit)));
+        && bounds.every(([name, sign, limit]) => {
+          const own = value(row, columns, name);
+          return own !== null && SIGNS[sign](own, limit);
+        }));
       shown += !row.hidden;
       const score = measures.get(row).score ?? null;
       if (!row.hidden && score !== null && (best === null || score > measures.get(best).score)) best = row;
     }
+    for (const {table, body} of boards) { // a task without rows is not shown
+      const task = table.closest(".task");
+      if (task) task.hidden = body.rows.length > 0 && [...body.rows].every((row) => row.hidden);
+    }
     form.querySelector(".best").value = unknown.length ? `no number is called ${unknown.join(", ")}`
       : !bounds.length ? "" : !shown ? "nothing is within these bounds"
       : best ? `best: ${measures.get(best).name}` : "";
-    form.querySelector(".shown").value = `${shown} of ${body.rows.length} row${body.rows.length === 1 ? "" : "s"}`;
+    form.querySelector(".shown").value = `${shown} of ${entries.length} row${entries.length === 1 ? "" : "s"}`;
     pin(); // rows that are hidden make columns narrower
   }
 
-  function sort(head, down) {
-    const column = heads.indexOf(head);
-    heads.forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const rows = [...body.rows].sort((r, s) => {
-      const a = order(r.cells[column]), b = order(s.cells[column]);
-      if (a === null || b === null) return (a === null) - (b === null); // empty fields stay at the end
-      return down ? compare(b, a) : compare(a, b);
-    });
-    body.append(...rows);
-  }
-
-  function pin() { // columns that stay in sight stand beside each other while the others move below them
-    let left = 0;
-    for (const [before, head] of heads.filter((head) => head.classList.contains("pinned")).entries()) {
-      board.style.setProperty(`--pinned-${before + 1}`, `${left}px`);
-      left += head.offsetWidth;
+  function sort(heading, down) { // every task by its column of that name
+    for (const {heads, body} of boards) {
+      heads.forEach((head) => head.removeAttribute("aria-sort"));
+      const column = heads.findIndex((head) => head.textContent === heading);
+      if (column < 0) continue;
+      heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].sort((r, s) => {
+        const a = order(r.cells[column]), b = order(s.cells[column]);
+        if (a === null || b === null) return (a === null) - (b === null); // empty fields stay at the end
+        return down ? compare(b, a) : compare(a, b);
+      });
+      body.append(...rows);
     }
   }
 
-  for (const head of heads) {
+  function pin() { // columns that stay in sight stand beside each other while the others move below them
+    for (const {table, heads} of boards) {
+      let left = 0;
+      for (const head of heads.filter((head) => head.classList.contains("pinned"))) {
+        for (const at of [2, 3]) if (head.classList.contains(`pinned-${at}`)) table.style.setProperty(`--pinned-${at}`, `${left}px`);
+        left += head.offsetWidth;
+      }
+    }
+  }
+
+  for (const head of boards.flatMap(({heads}) => heads)) {
     head.querySelector("button").addEventListener("click", () => {
-      sort(head, head.getAttribute("aria-sort") === "ascending");
+      sort(head.textContent, head.getAttribute("aria-sort") === "ascending");
       write();
     });
   }
@@ -99,12 +116,13 @@ function interactive(form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => { filter(); write(); }));
   form.hidden = false;
-  new ResizeObserver(pin).observe(board);
+  const resized = new ResizeObserver(pin);
+  boards.forEach(({table}) => resized.observe(table));
 
   return {
     write(state) {
       for (const field of inputs) if (field.value) state.set(field.name, field.value);
-      const head = heads.find((other) => other.hasAttribute("aria-sort"));
+      const head = boards.flatMap(({heads}) => heads).find((other) => other.hasAttribute("aria-sort"));
       if (head) state.set(prefix + head.getAttribute("aria-sort"), head.textContent);
     },
     read(state) {
@@ -113,8 +131,7 @@ function interactive(form) {
         if (field.selectedIndex === -1) field.value = ""; // no such choice
       }
       for (const way of ["ascending", "descending"]) {
-        const head = heads.find((other) => other.textContent === state.get(prefix + way));
-        if (head) sort(head, way === "descending");
+        if (state.has(prefix + way)) sort(state.get(prefix + way), way === "descending");
       }
       if (more) more.open = innerWidth > 640 || [...lists, ...numbers].some((field) => field.value);
       filter();

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.report.data.clients import client_names
 from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Results
@@ -27,6 +28,7 @@ from harness.report.tables.columns import (
     diagnostics,
     runs,
 )
+from harness.report.tables.costs import cost_tables
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
 from harness.report.tables.privacy import (
@@ -200,7 +202,8 @@ def write_page(
     beside : Sequence[ShownColumn], optional
         Further columns, which every row's provenance lists too.
     """
-    results, board = Results.of(records), Board.of(frame)
+    results = Results.of(records)
+    board = Board.of(frame, results)
     frame = board.frame
     shared = {**(provenance or {}), **provenance_of(results.records)}
     html = template("page.html").render(
@@ -208,9 +211,10 @@ def write_page(
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
+        costs=cost_tables(results, *_ranking(frame)),
         certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
-        exposed=exposure(frame),
+        exposed=exposure(board),
         together=together(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
         board=table_of(board, beside),
@@ -226,6 +230,15 @@ def write_page(
     write_text(path, html)
 
 
+def _ranking(frame: pd.DataFrame) -> tuple[str, str | None]:
+    """Return the measure that ranks a leaderboard, and its baseline."""
+    baseline = frame["baseline"].dropna()
+    return (
+        str(frame["ranked_by"].iloc[0]) if len(frame) else "accuracy",
+        str(baseline.iloc[0]) if len(baseline) else None,
+    )
+
+
 def _cells(
     results: Results,
     board: Board,
@@ -238,7 +251,7 @@ def _cells(
     cells = {cell.key: cell for cell in results.cells}
     for row in board.rows:
         cell, task = cells[row["cell"]], board.tasks[row["cell"]]
-        claim = cell.privacy()
+        claim, called = cell.privacy(), client_names(cell.records[0].final)
         entries.append(
             {
                 "key": cell.key,
@@ -251,7 +264,9 @@ def _cells(
                 "settings": row["settings"],
                 "command": command_of(cell.records, commands.get(cell.key, "")),
                 "privacy": claim and {**claim, "composition": describe_draws(claim)},
-                "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
+                "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim, called)}"
+                if claim
+                else "",
                 "made_with": {column.heading: column.text(row) for column in beside}
                 | differing_provenance(cell.records, shared),
                 "records": [(r, quantity(r.final.get("timing", {}).get("seconds"), 3)) for r in cell.records],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ from harness.report.tables.columns import (
     ShownColumn,
     diagnostics,
     narrow_columns,
+    results_first,
 )
 from harness.report.tables.pivot import ordered
-from harness.report.tables.rows import Board, Row, protection
+from harness.report.tables.rows import Board, Row, epsilon_text, protection
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 
 FACETS = {
@@ -34,8 +36,6 @@ FACETS = {
 }  # lists to choose from
 MOST_CHOICES = 40  # per list
 LONG = 34  # letters that need a wide column
-#: Headings of columns that stand behind the measures: they seldom tell rows apart.
-LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
 
 
@@ -68,15 +68,34 @@ class Field(NamedTuple):
         How it looks, as classes of CSS.
     order : Any
         Value to sort by.
-    text, spread : str
-        What it says, and what follows ±.
+    text, also : str
+        What it says; what follows ±, or what tells the row from others of its name.
     """
 
     pinned: int
     classes: str
     order: Any
     text: str
-    spread: str
+    also: str
+
+
+class TaskTable(NamedTuple):
+    """The rows of one task, with the columns in which they differ.
+
+    Attributes
+    ----------
+    title : str
+        Data, and what else tells the task from others.
+    columns : list[dict]
+        Heading, description, name in filters (empty if it is no number) and place among the columns that stay in
+        sight (0 for the others).
+    rows : list[dict]
+        Cell, entries and values to filter by.
+    """
+
+    title: str
+    columns: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
 
 
 class PageTable(NamedTuple):
@@ -84,11 +103,8 @@ class PageTable(NamedTuple):
 
     Attributes
     ----------
-    columns : list[dict]
-        Heading, description, name in filters (empty if it is no number) and place among the columns that stay in
-        sight (0 for the others).
-    rows : list[dict]
-        Cell, entries and values to filter by.
+    tables : list[TaskTable]
+        A table for every task.
     choices : list[tuple]
         Name, heading and entries of the lists to choose from.
     bounds : list[Bound]
@@ -97,20 +113,43 @@ class PageTable(NamedTuple):
         Measures that a filter may name.
     """
 
-    columns: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    tables: list[TaskTable]
     choices: list[tuple[str, str, list[str]]]
     bounds: list[Bound]
     names: list[str]
 
 
 def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) -> PageTable:
-    """Return the table of a leaderboard with further columns beside its own, and its filters."""
+    """Return the tables of a leaderboard with further columns beside its own, and its filters."""
     board = Board.of(frame)
-    rows, names = board.rows, board.variants()
+    rows = board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    page_columns = _results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
-    pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
+    titles = _titles(board)
+    parts = (members for _, members in board.frame.groupby("task", sort=False, dropna=False))
+    tables = [_task_table(Board(part.reset_index(drop=True)), beside, by, titles) for part in parts]
+    names = {str(head["name"]): None for table in tables for head in table.columns if head["name"]}
+    facets = [row["facets"] for table in tables for row in table.rows]
+    return PageTable(tables, _choices(facets), _bounds(rows, by), [*names, *["bytes_relative"] * bool(rows)])
+
+
+def _titles(board: Board) -> dict[str, str]:
+    """Return cell -> title of its task: the data, and other parts in which tasks differ."""
+    parts = ("dataset", "partition", "problem")
+    differs = {part: len({names[part] for names in board.tasks.values()}) > 1 for part in parts}
+    return {
+        cell: " · ".join(
+            names[part] for part in parts if names[part] and (part == "dataset" or differs[part])
+        )
+        or names["problem"]
+        for cell, names in board.tasks.items()
+    }
+
+
+def _task_table(board: Board, beside: Sequence[ShownColumn], by: str, titles: Mapping[str, str]) -> TaskTable:
+    """Return the table of one task."""
+    every = results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
+    page_columns = [column for column in every if column.key != "settings"]  # they stand below the name
+    pinned = {"Algorithm": 1, "ε total": 2, words(by): 3}
     heads = [
         {
             "heading": column.heading,
@@ -121,27 +160,22 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
         }
         for column in page_columns
     ]
-    facets = [_facets(row) for row in rows]
-    table_rows = [
-        _row(row, page_columns, pinned, names) | {"facets": row_facets, "measures": _beside(row, names)}
-        for row, row_facets in zip(rows, facets, strict=True)
+    names, own_names = board.variants(), _below_names(board)
+    rows = [
+        _row(row, page_columns, pinned, own_names) | {"facets": _facets(row), "measures": _beside(row, names)}
+        for row in board.rows
     ]
-    return PageTable(
-        heads,
-        table_rows,
-        _choices(facets),
-        _bounds(rows, by),
-        [str(head["name"]) for head in heads if head["name"]] + ["bytes_relative"] * bool(rows),
-    )
+    return TaskTable(titles[board.rows[0]["cell"]], heads, rows)
 
 
-def _results_first(page_columns: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
-    """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
-    first = ("#", "Algorithm", words(by), "ε total")
-    by_heading = {column.heading: column for column in page_columns}
-    last = [by_heading[heading] for heading in LATER if heading in by_heading]
-    lead = [by_heading[heading] for heading in first if heading in by_heading]
-    return [*lead, *(column for column in page_columns if column.heading not in (*first, *LATER)), *last]
+def _below_names(board: Board) -> dict[str, str]:
+    """Return cell -> what stands below its algorithm where name and epsilon do not tell rows apart."""
+    traits = board.variants(("epsilon",))
+    shown = Counter((row["algorithm"], epsilon_text(row)) for row in board.rows)
+    return {
+        row["cell"]: traits[row["cell"]] if shown[row["algorithm"], epsilon_text(row)] > 1 else ""
+        for row in board.rows
+    }
 
 
 def filter_name(key: str) -> str:
@@ -201,7 +235,7 @@ def _number(value: Any) -> float | None:
 
 
 def _row(
-    row: Row, page_columns: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
+    row: Row, page_columns: Sequence[ShownColumn], pinned: Mapping[str, int], below: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a cell's row of the table."""
     refused = not row["done"] and bool(row["skipped"] or row["failed"])
@@ -209,14 +243,13 @@ def _row(
     for column in page_columns:
         raw = row.get(column.key)
         order = "" if is_empty(raw) else raw
-        if column.heading == "Variant":
-            order = names[row["cell"]]
-        text, _, spread = column.text(row).partition(" ± ")
+        text, _, also = column.text(row).partition(" ± ")
         place = pinned.get(column.heading, 0)
+        also = below[row["cell"]] if place == 1 else also
         classes = "number" if column.number else "long" if len(text) > LONG else ""
         classes += f" pinned pinned-{place}" if place else ""
-        classes += " crossed" if place == 2 and refused else ""
-        values.append(Field(place, classes, order, text, spread))
+        classes += " crossed" if place == 3 and refused else ""
+        values.append(Field(place, classes, order, text, also))
     reason = "" if is_empty(row["reasons"]) else row["reasons"]
     kind = "undone" if not row["done"] else "best" if row["rank"] == 1 else ""
     return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.report.data.leaderboard import most_exposed, person_or_client
+from harness.report.data.clients import client_names
+from harness.report.data.leaderboard import most_exposed, named, person_or_client
 from harness.report.data.results import Cell, grouped
 from harness.report.tables.privacy import (
     CHANGES,
@@ -89,12 +90,7 @@ def _most_exposed(cell: Cell, statement: Mapping[str, Any]) -> str | None:
     """Return the client with the largest ε, by its name where clients have names."""
     final = cell.records[0].final
     client = most_exposed(statement, final.get("clients"))
-    names = (final.get("by_client") or {}).get("client", ())
-    number = statement.get("unit_most")
-    named = (
-        person_or_client(statement) == "client" and len(names) == final.get("clients") and number is not None
-    )
-    return client.replace(f"client {number}", str(names[number]), 1) if client and named else client
+    return client and named(client, client_names(final))
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -57,7 +57,8 @@ class ClientTable(NamedTuple):
 def by_client(results: Results, board: Board) -> ClientTable:
     """Return the values of every named client under the best setting of each algorithm and budget.
 
-    Rows stand in the order of the leaderboard. Beyond `MOST` rows, methods far down in their task are left out.
+    Rows of a client stand together, the best first. Beyond `MOST` rows, methods far down in their task are left
+    out.
 
     Parameters
     ----------
@@ -80,6 +81,10 @@ def by_client(results: Results, board: Board) -> ClientTable:
     sizes = accumulate(len(methods[key]) for key in in_turn)
     included = {key for key, size in zip(in_turn, sizes, strict=True) if size <= MOST or key == in_turn[0]}
     rows = [row for key, members in methods.items() if key in included for row in members]
+    places: dict[tuple[str, str], int] = {}
+    for own in rows:
+        places.setdefault((own.data, own.client), len(places))
+    rows.sort(key=lambda own: places[own.data, own.client])  # the best method of each first
     omitted = sum(map(len, methods.values())) - len(rows)
     private = any(row.epsilon is not None for row in rows)
     return ClientTable(rows, omitted, private, len({row.data for row in rows}) > 1)

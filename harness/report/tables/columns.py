@@ -30,6 +30,10 @@ COSTS = {
 }
 #: Descriptions of a run that have a column where rows differ.
 VARYING = ("suite", "dataset", "partition", "problem", "model", "rounds", "clients")
+#: Traits of rows with columns of their own.
+BESIDE = ("epsilon", "dp", "model", "alpha", "beta", "rounds")
+#: Headings of columns that stand behind the measures: they seldom tell rows apart.
+LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 #: Forms in which numbers are written.
 FORMS: Mapping[str, Callable[[float | None], str]] = {
     "bytes_up": size, "bytes_down": size, "bytes_to_target": size, "flops": work, "oracle_calls": count,
@@ -97,6 +101,15 @@ def narrow_columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
     return [column for column in every if column.heading == "#" or any(column.text(row) for row in rows)]
 
 
+def results_first(columns: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
+    """Put what tells rows apart and how they compare first, and what seldom tells rows apart last."""
+    first = ("#", "Algorithm", "Variant", "ε total", words(by), f"Δ {by}")
+    by_heading = {column.heading: column for column in columns}
+    lead = [by_heading[heading] for heading in first if heading in by_heading]
+    last = [by_heading[heading] for heading in LATER if heading in by_heading]
+    return [*lead, *(column for column in columns if column.heading not in (*first, *LATER)), *last]
+
+
 def diagnostics(frame: pd.DataFrame) -> list[ShownColumn]:
     """Return the columns of the recorded message diagnostics."""
     names = (name for name in DIAGNOSTICS if name in frame and frame[name].notna().any())
@@ -114,7 +127,7 @@ def _descriptions(board: Board) -> list[ShownColumn]:
     def varies(text: Callable[[Row], str]) -> bool:
         return len({text(row) for row in rows}) > 1
 
-    names = board.variants(beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
+    names = board.variants(BESIDE)
     descriptions = [
         shown_column("algorithm"),
         shown_column("settings", lambda row: names[row["cell"]], "What tells it from its namesakes"),
@@ -210,7 +223,7 @@ def _form(measure: str) -> str:
 def _spread(measure: str, spread: bool, row: Row) -> str:
     if is_empty(row[f"{measure}_mean"]):
         return ""
-    mean, std = format(row[f"{measure}_mean"], _form(measure)), row[f"{measure}_std"]
+    mean, std = format(row[f"{measure}_mean"], f"z{_form(measure)}"), row[f"{measure}_std"]
     return mean if not spread or is_empty(std) else f"{mean} ± {format(std, _form(measure))}"
 
 

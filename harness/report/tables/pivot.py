@@ -256,7 +256,7 @@ def value_text(value: float, measure: str) -> str:
     if measure in ("flops", "oracle_calls", "oracle_calls_to_target"):
         return count(value)
     metric = described(measure)
-    return quantity(value, 3) if metric is None else format(value, metric.format)
+    return quantity(value, 3) if metric is None else format(value, f"z{metric.format}")
 
 
 def ordered(values: Iterable[str]) -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.report.data.leaderboard import person_or_client
+from harness.report.data.leaderboard import named, person_or_client
 from harness.report.data.results import Cell
+from harness.report.tables.rows import Board
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 from privacy.trade_off import accuracy_bound
 
@@ -40,6 +41,7 @@ UNEVEN = 0.8  # a median below this share of the largest epsilon is worth a sent
 #: Of facts that older records list as public, which their epsilon does not cover.
 LISTED_BEFORE = ("computed from private data", "the test data", "a digest of the data")
 MOST_MEANT = 4  # epsilons that are explained
+MOST_EXPOSED = 8  # rows of one client that are listed
 
 
 def uncovered_sentence(facts: Iterable[str]) -> str:
@@ -79,8 +81,13 @@ def public_and_private(facts: Iterable[str]) -> tuple[list[str], list[str]]:
     return public, private
 
 
-def in_words(claim: Mapping[str, Any]) -> str:
-    """Describe a privacy statement in a sentence or two."""
+def in_words(claim: Mapping[str, Any], names: Sequence[str] = ()) -> str:
+    """Describe a privacy statement in a few sentences, with the names of clients where all have one."""
+    return " ".join([guarantee(claim), *remarks(claim, names)])
+
+
+def guarantee(claim: Mapping[str, Any]) -> str:
+    """Describe the kind of a guarantee, which many rows may share."""
     placement, unit = str(claim.get("placement")), str(claim.get("unit"))
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
     who = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants")
@@ -98,8 +105,13 @@ def in_words(claim: Mapping[str, Any]) -> str:
             f" It is extrapolated: the noise is that of cohorts of {counted(claim['noise_cohort'], 'client')}, "
             "which is no guarantee for those that are simulated."
         )
-    warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
-    return text + ties_to_others(claim) + _exposed_sentence(claim) + warning
+    return text + ties_to_others(claim)
+
+
+def remarks(claim: Mapping[str, Any], names: Sequence[str] = ()) -> list[str]:
+    """Return sentences on what is particular to a row: who has the largest epsilon, and what to beware of."""
+    warning = [f"Warning: {claim['warning']}."] if claim.get("warning") else []
+    return [*_exposed_sentences(claim, names), *warning]
 
 
 def ties_to_others(claim: Mapping[str, Any]) -> str:
@@ -126,14 +138,18 @@ def of_user(claim: Mapping[str, Any]) -> str:
     )
 
 
-def _exposed_sentence(claim: Mapping[str, Any]) -> str:
+def _exposed_sentences(claim: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Name the client with the largest epsilon, where clients differ much."""
     largest, middle = claim.get("epsilon_total"), claim.get("epsilon_median")
     if not is_uneven(largest, middle):
-        return ""
-    person, number = person_or_client(claim), claim.get("unit_most")
-    text = f" This is the largest ε ({person} {number}); the median is {middle:.3g}."
-    return text + (f" {loudest(f'{person} {number}')}" if claim.get("unit") in ("record", "user") else "")
+        return []
+    person = person_or_client(claim)
+    who = named(f"{person} {claim.get('unit_most')}", names)
+    loud = person == "client" and claim.get("unit") in ("record", "user")
+    return [
+        f"ε is that of {who}, the largest; the median {person} has {middle:.3g}.",
+        *([loudest(who, str(claim["unit"]))] if loud else []),
+    ]
 
 
 def is_uneven(largest: Any, middle: Any) -> bool:
@@ -142,26 +158,35 @@ def is_uneven(largest: Any, middle: Any) -> bool:
     return numeric and middle < UNEVEN * largest
 
 
-def loudest(who: str) -> str:
-    """Return that one client's budget determines the noise for all; empty for people of vertical runs."""
-    if not who.startswith("client"):
-        return ""
-    who = f"C{who[1:]}"
-    return f"{who} determines the noise for all clients; privacy.noise: per_client gives each its own."
+def loudest(who: str, unit: str) -> str:
+    """Return that one client's budget sets the noise for all."""
+    return (
+        f"{who[0].upper()}{who[1:]} sets the noise of all clients, as its {unit}s are drawn most often; "
+        "privacy.noise: per_client gives each client its own."
+    )
 
 
-def exposure(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence for each row of a leaderboard whose clients have very different epsilons."""
+def exposure(board: Board) -> list[str]:
+    """Return sentences on whose the epsilons of a leaderboard are, where those of clients are very different."""
+    rows_by_owner: dict[str, list[str]] = {}
+    loud: dict[str, None] = {}
+    for row in board.rows:
+        if is_empty(row["epsilon_median"]) or not is_uneven(row["epsilon_total"], row["epsilon_median"]):
+            continue
+        who = named(str(row["epsilon_of"]), board.clients.get(row["cell"], ()))
+        mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
+        text = f"{row['algorithm']} {row['epsilon_total']:.3g}{mark} ({row['epsilon_median']:.3g})"
+        rows_by_owner.setdefault(who, []).append(text)
+        if row["dp_unit"] != "client" and str(row["epsilon_of"]).startswith("client"):
+            loud[loudest(who, str(row["dp_unit"]))] = None
     lines = []
-    for row in frame.dropna(subset="epsilon_median").to_dict("records"):
-        if is_uneven(row["epsilon_total"], row["epsilon_median"]):
-            who = str(row["epsilon_of"])
-            mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
-            lines.append(
-                f"{row['algorithm']}: ε {row['epsilon_total']:.3g}{mark} is the largest ({who}); the median is "
-                f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] != 'client' else ''}".rstrip()
-            )
-    return list(dict.fromkeys(lines))
+    for who, rows in rows_by_owner.items():
+        texts = list(dict.fromkeys(rows))
+        more = f" and {len(texts) - MOST_EXPOSED} more" if len(texts) > MOST_EXPOSED else ""
+        lines.append(
+            f"ε is that of {who}, the largest (in brackets the median): {', '.join(texts[:MOST_EXPOSED])}{more}."
+        )
+    return [*loud, *lines]
 
 
 def meaning(frame: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.report.data.clients import client_names
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results, grouped
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
@@ -27,15 +28,20 @@ class Board:
     ----------
     frame : pd.DataFrame
         The leaderboard, which must not change any more.
+    clients : Mapping, optional
+        Cell -> names of its clients, if they have names.
     """
 
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame = frame
+    def __init__(self, frame: pd.DataFrame, clients: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.frame, self.clients = frame, clients or {}
 
     @classmethod
-    def of(cls, frame: pd.DataFrame | Board) -> Board:
-        """Return `frame` itself if it is one already."""
-        return frame if isinstance(frame, Board) else cls(frame)
+    def of(cls, frame: pd.DataFrame | Board, results: Results | None = None) -> Board:
+        """Return `frame` itself if it is one already; the names of clients are those of its results."""
+        if isinstance(frame, Board):
+            return frame
+        names = {cell.key: client_names(cell.records[0].final) for cell in results.cells} if results else {}
+        return cls(frame, names)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -81,7 +87,7 @@ def board_of(
     results = Results.of(records)
     key = (by, baseline, target, system)
     if key not in results.boards:
-        results.boards[key] = Board(leaderboard(results, *key))
+        results.boards[key] = Board.of(leaderboard(results, *key), results)
     board: Board = results.boards[key]
     return board
 

@@ -8,25 +8,19 @@ federation with names gains or loses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.core.units import size
-from harness.metrics import better_is_higher
-from harness.report.data.clients import ALONE, client_rows
-from harness.report.data.privacy_change import Change, change_from
-from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell, Results
-from harness.report.data.specs import clients, data_name, part_name, partition_text
-from harness.report.data.tested import seed_pairs
+from harness.report.data.resolution import Resolution
+from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
-from harness.report.tables.privacy import in_words, uncovered_by, uncovered_sentence
-from harness.report.tables.protection import Comparison, compare_protection, label, labels
+from harness.report.tables.costs import client_table, cost_table, data_of, explained, headline
+from harness.report.tables.pivot import Grid
+from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
+from harness.report.tables.protection import Comparison, compare_protection, labels
 from harness.report.tables.rows import Board
-from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -36,11 +30,8 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
-MOST_ROWS = 8  # more protected cells are counted, not listed
-MOST_COMPARED = 3  # data sets
-MOST_COSTS = 3  # of the first sentence
-MOST_NAMED = 6  # clients of a table by client
-BY_CLIENT = ("accuracy", "auroc")  # measures of clients
+MOST_COMPARED = 3  # data sets with tables
+MOST_NAMED = 6  # algorithms in a sentence
 
 
 def print_summary(
@@ -65,12 +56,25 @@ def print_summary(
     """
     results = Results.of(records)
     compared = compare_protection(results, by, baseline)
-    board = Board.of(frame)
+    board = Board.of(frame, results)
     frame = board.frame
     in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
+    resolution = Resolution(results.cells, by)
+    for comparison in compared:
+        _say(console, headline(comparison, resolution))
+    notes: dict[str, None] = {}
     for comparison in compared[:MOST_COMPARED]:
-        print_comparison(comparison, console)
-        print_clients(comparison, results, console)
+        costs = cost_table(comparison, resolution)
+        _say(console, costs.note)
+        _print_grid(costs, console)
+        notes |= dict.fromkeys(explained(comparison, resolution))
+        if (by_client := client_table(comparison, results)) is not None:
+            _print_grid(by_client, console)
+            notes[by_client.note] = None
+    for text in notes:
+        _say(console, text)
+    for text in _privacy(compared[:MOST_COMPARED]):
+        _say(console, text)
     if in_full:
         print_table(board, console)
     if compared:
@@ -83,10 +87,24 @@ def print_summary(
             f"{done} of {counted(runs, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
-        for text in [*reasons(frame), *together(frame)]:
+        for text in [*reasons(frame), *exposure(board), *together(frame)]:
             _say(console, text)
     for text in inversion_sentences(results.cells):
         _say(console, text)
+
+
+def _print_grid(grid: Grid, console: Console) -> None:
+    """Print a table of costs, in at most 80 columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(grid.corner)
+    for heading in grid.columns:
+        table.add_column(heading, justify="right")
+    for name, texts in grid.lines():
+        table.add_row(name, *texts)
+    console.print(table)
 
 
 def _purposes(frame: pd.DataFrame) -> str:
@@ -111,106 +129,6 @@ def _purposes(frame: pd.DataFrame) -> str:
     )
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the cost of protection in a sentence and as a table, then what it means, in at most 80 columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    measure, plain, protected = comparison
-    _say(console, headline(comparison))
-    _say(console, _setting((plain, *protected)))
-    points = in_points(measure)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(plain.algorithm)
-    for heading in (words(measure), "change, points" if points else "change", "bytes up"):
-        table.add_column(heading, justify="right")
-    scale, form = (100, "+.1f") if points else (1, "+.3g")
-    cells, procedures = (plain, *protected[:MOST_ROWS]), Procedures(measure)
-    for cell, text in zip(cells, labels(cells), strict=True):
-        sent = cell.values("bytes_up").values()
-        change = None if cell is plain else change_from(plain, cell, measure, procedures)
-        value = spread(cell.values(measure).values(), ".3f" if points else ".4g")
-        sent_text = size(fmean(sent)) if sent else ""
-        table.add_row(text, value, _change_text(change, scale, form), sent_text)
-    console.print(table)
-    more = len(protected) - MOST_ROWS
-    remainder = f" {more} more such rows are in the table." if more > 0 else ""
-    searched = any(cell.records[0].search.get("finalists") for cell in cells)
-    of_changes = (
-        "changes are those of the means, with their 95 % interval over searches and seeds"
-        if searched
-        else "changes are paired by seed, with the 95 % interval of their mean"
-    )
-    several = f"± is the sample standard deviation over seeds; {of_changes}."
-    _say(console, (several if len(plain.done) > 1 else "One seed: no spread.") + remainder)
-    _say(console, _unpaired(comparison))
-    for text in _statements(protected):
-        _say(console, text)
-
-
-def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
-    """Print the gain or loss of each client of a small federation with names, in at most 80 columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    by_measure = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
-    # AUROC needs both classes at a client.
-    measure = max(by_measure, key=lambda name: (len(by_measure[name]), name == comparison.measure))
-    plain = by_measure[measure]
-    if not 1 < len(plain) <= MOST_NAMED:
-        return
-    protected = comparison.protected[:MOST_ROWS]
-    rows = list(zip(labels(protected), protected, strict=True))
-    alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
-    rows += [("each client alone", cell) for cell in alone if len(_by_client(cell, measure))][:1]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(f"{words(measure)} of")
-    for name in plain.index:
-        table.add_column(name, justify="right")
-    table.add_row(label(comparison.plain), *(f"{mean:.3f}" for mean in plain.mean(axis=1)))
-    for text, cell in rows:
-        same = list(seed_pairs(cell, comparison.plain, measure).differences)
-        changes = (_by_client(cell, measure) - plain)[same].mean(axis=1).reindex(plain.index)
-        table.add_row(text, *("" if pd.isna(change) else signed(100 * change, "+.1f") for change in changes))
-    counts = _by_client(comparison.plain, "n").loc[plain.index]
-    table.add_section()
-    table.add_row("test samples", *map(span, counts.min(axis=1), counts.max(axis=1)))
-    console.print(table)
-    _say(console, "Changes in points on each client's own test samples, means over seeds.")
-
-
-def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
-    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
-    table = client_rows(cell.done)
-    by_seed = table.pivot(index="client", columns="seed", values=measure).astype("float64")
-    return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
-
-
-def _change_text(change: Change | None, scale: float, form: str) -> str:
-    if change is None:
-        return ""
-    ends = ", ".join(signed(scale * end, form) for end in change.interval or ())
-    return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
-
-
-def headline(comparison: Comparison) -> str:
-    """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``."""
-    measure, plain, protected = comparison
-    sign = -1 if better_is_higher(measure) else 1
-    scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
-    costs, procedures = [], Procedures(measure)
-    for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
-        if (change := change_from(plain, cell, measure, procedures)) is None:
-            continue
-        cost = sign * scale * change.mean
-        verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)
-        ends = sorted(turn * end for end in change.interval or ())
-        interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
-        costs.append(f"{text} {verb} {signed(abs(cost), form)} {unit}{in_sentence(measure)}{interval}")
-    data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
-    return f"On {data}, {'; '.join(costs)}." if costs else ""
-
-
 def _say(console: Console, text: str) -> None:
     """Print a sentence, if there is one, wrapped even where the output is a file."""
     from rich.text import Text
@@ -219,55 +137,23 @@ def _say(console: Console, text: str) -> None:
         console.print(Text(text), soft_wrap=False)
 
 
-def _unpaired(comparison: Comparison) -> str:
-    """Name the rows that have no change because other samples were tested; empty if none has."""
-    measure, plain, protected = comparison
-    rows = protected[:MOST_ROWS]
-    apart = [
-        text for text, cell in zip(labels(rows), rows, strict=True) if seed_pairs(cell, plain, measure).apart
+def _privacy(compared: Sequence[Comparison]) -> list[str]:
+    """Describe the privacy of all protected rows at once; what differs has the rows that it belongs to."""
+    guarantees: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
+    for _, _, protected in compared:
+        for cell, text in zip(protected, labels(protected), strict=True):
+            if claim := cell.privacy():
+                row = f"{data_of(cell)}, {text}" if len(compared) > 1 else text
+                guarantees.setdefault(guarantee(claim), []).append(row)
+                if warning := claim.get("warning"):
+                    warnings.setdefault(f"Warning: {warning}.", []).append(row)
+    private = sum(map(len, guarantees.values()))
+    if not private:
+        return []
+    texts = [
+        text if len(rows) == private else f"{'; '.join(rows)}: {text}"
+        for text, rows in (*guarantees.items(), *warnings.items())
     ]
-    if not apart:
-        return ""
-    return (
-        "These rows were tested on other samples than the one without protection, so seeds are not paired and "
-        f"there is no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
-    )
-
-
-def _setting(cells: Sequence[Cell]) -> str:
-    """Describe the runs of cells to compare in one sentence."""
-    spec, seeds = cells[0].spec, len(cells[0].done)
-    count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
-    facts = [
-        f"{data_name(spec.get('data')) or part_name(spec.get('problem'))}",
-        counted(count, "client") if count else "",
-        partition_text(spec.get("partition")) or "",
-        f"model {part_name(spec['model'])}" if spec.get("model") else "",
-        counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
-        counted(seeds, "seed"),
-        f"each row with the best of {counted(_tried(cells), 'setting')}"
-        if cells[0].records[0].search
-        else "settings chosen for each row"
-        if cells[0].records[0].chosen
-        else "",
-    ]
-    return f"Measured on {', '.join(fact for fact in facts if fact)}."
-
-
-def _statements(protected: Sequence[Cell]) -> list[str]:
-    """Describe the privacy guarantees of these cells in words, each with the rows that it belongs to."""
-    rows_by_statement: dict[str, list[str]] = {}
-    for cell, text in zip(protected, labels(protected), strict=True):
-        if claim := cell.privacy():
-            rows_by_statement.setdefault(in_words(claim), []).append(text)
-    statements = [
-        f"{'; '.join(names)}: {text}" if len(rows_by_statement) > 1 else text
-        for text, names in rows_by_statement.items()
-    ]
-    return [uncovered_sentence(uncovered_by(protected)), *statements] if statements else []
-
-
-def _tried(cells: Sequence[Cell]) -> int | str:
-    """Return how many settings the searches of cells tried: a number, or a range in words."""
-    numbers = {len(cell.records[0].search["trials"]) for cell in cells if cell.records[0].search}
-    return min(numbers) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
+    uncovered = uncovered_sentence(uncovered_by(cell for one in compared for cell in one.protected))
+    return [*texts, uncovered]

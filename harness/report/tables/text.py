@@ -52,7 +52,7 @@ def spread(values: Collection[float], form: str) -> str:
     """Return mean and sample standard deviation in a format, ``0.81 ± 0.02``; empty without values."""
     if not values:
         return ""
-    mean = format(fmean(values), form)
+    mean = format(fmean(values), f"z{form}")
     return f"{mean} ± {format(stdev(values), form)}" if len(values) > 1 else mean
 
 

@@ -16,7 +16,7 @@ from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
-from harness.report.tables.columns import NONE, ShownColumn, narrow_columns
+from harness.report.tables.columns import NONE, ShownColumn, narrow_columns, results_first
 from harness.report.tables.pivot import Grid, grids_markdown
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row
@@ -152,7 +152,7 @@ def markdown_text(
     frame = board.frame
     lines = [in_markdown(summary(frame)), "", *([grids_markdown(above), "### All rows", ""] if above else [])]
     lines += [*sheet(board, columns, best).markdown(), ""]
-    notes = [*([RULE] if best else []), *also, *reasons(frame), *exposure(frame), *together(frame)]
+    notes = [*([RULE] if best else []), *also, *reasons(frame), *exposure(board), *together(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -210,7 +210,8 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     console = console or Console()
     board = Board.of(frame)
     frame, rows = board.frame, board.rows
-    columns, dropped = narrow_columns(board), dict[str, int]()
+    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
+    columns, dropped = results_first(narrow_columns(board), by), dict[str, int]()
     texts = _texts(columns, rows)
     widths = _widths(texts)
     for heading in _expendable(frame, columns, texts):
@@ -236,7 +237,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     if dropped:
         wide = sum(_widths(texts).values()) + 1
         console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS={wide} shows all."))
-    for text in [*reasons(frame), *exposure(frame), *together(frame)]:
+    for text in [*reasons(frame), *exposure(board), *together(frame)]:
         console.print(Text(text))
 
 
@@ -254,7 +255,7 @@ def _expendable(
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    names = [*MEASURES, *(["Runs"] if complete else []), *differences, *SETTINGS]
+    names = [*MEASURES, *differences, *(["Runs"] if complete else []), *SETTINGS]
     expendable = [name for name in names if name in texts and name not in ranks]
     return sorted(expendable, key=lambda name: len(set(texts[name])) > 1)
 

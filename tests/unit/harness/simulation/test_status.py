@@ -92,6 +92,7 @@ def test_what_is_left_is_told_by_rounds(store):
     watch.end("half")
     assert watch.under_way() == {} and watch.made({}) == 2
     assert watch.left({}) == 40 / 30
+    assert watch.left({}, later=2) == (40 + 2 * 40) / 30, "runs of the next rungs are as long as these"
 
 
 def test_statuses_of_a_moment_ago_need_not_be_read_again(store, monkeypatch):

@@ -264,10 +264,8 @@ def test_whose_the_largest_epsilon_is_stands_in_table_and_notes(tmp_path):
     write_markdown(frame, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
     assert "| 0.8 (client 7 has most) |" in text
-    assert (
-        "fedavg: ε 8 is the largest (client 7); the median is 0.8. Client 7 determines the noise for all"
-        in text
-    )
+    assert "Client 7 sets the noise of all clients, as its records are drawn most often" in text
+    assert "ε is that of client 7, the largest (in brackets the median): fedavg 8 (0.8)." in text
     assert list(board(units_most=3)["epsilon_of"]) == ["client 7 and 2 more"]
     even = board(epsilon_median=8.0, unit_most=0, units_most=int(frame["clients"][0]))
     assert list(even["epsilon_of"]) == ["all clients"]

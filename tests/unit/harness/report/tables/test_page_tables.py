@@ -85,8 +85,8 @@ def test_clients_are_told_for_the_best_setting_of_each_budget():
     ]
     found = table(runs)
     assert [(row.client, row.epsilon_text) for row in found.rows] == [
-        ("Rome", ""), ("Oslo", ""), ("Rome", "8"), ("Oslo", "8"),
-    ]  # fmt: skip
+        ("Rome", ""), ("Rome", "8"), ("Oslo", ""), ("Oslo", "8"),
+    ], "a hospital looks for itself first"  # fmt: skip
     assert found.rows[0].means["accuracy"] == 0.99 and found.private
 
 
@@ -108,14 +108,41 @@ def test_there_is_no_table_without_names():
 
 
 def test_results_come_first_and_what_seldom_tells_rows_apart_last():
-    runs = [ran("fedavg", epsilon=8.0), ran("ditto", rounds=30), ran("local", partition=partition(0.3, 7))]
+    runs = [ran("fedavg", epsilon=8.0), ran("ditto", rounds=30), ran("local")]
     for run in runs:
         run.rounds[-1]["metrics"] |= {"auroc": 0.7, "loss": 0.1}
-    heads = [column["heading"] for column in table_of(leaderboard(runs, "auroc")).columns]
-    assert heads[:4] == ["#", "Algorithm", "AUROC", "ε total"]
-    assert heads.index("Accuracy") < heads.index("Up") < heads.index("Rounds") < heads.index("Clients")
-    pinned = {c["heading"]: c["pinned"] for c in table_of(leaderboard(runs, "auroc")).columns if c["pinned"]}
-    assert pinned == {"Algorithm": 1, "AUROC": 2, "ε total": 3}
+    (task,) = table_of(leaderboard(runs, "auroc", "local")).tables
+    heads = [column["heading"] for column in task.columns]
+    assert heads[:5] == ["#", "Algorithm", "ε total", "AUROC", "Δ auroc"]
+    assert heads.index("Accuracy") < heads.index("Up") < heads.index("Rounds")
+    pinned = {column["heading"]: column["pinned"] for column in task.columns if column["pinned"]}
+    assert pinned == {"Algorithm": 1, "ε total": 2, "AUROC": 3}
+
+
+def test_every_task_has_a_table_with_a_heading_and_the_columns_that_vary_in_it():
+    """Runs of one task differ in their rounds, those of the other do not; tasks differ in their partition."""
+    runs = [
+        ran(),
+        ran("ditto", rounds=30),
+        *(ran(name, partition=partition(5.0)) for name in ("fedavg", "ditto")),
+    ]
+    tables = table_of(leaderboard(runs)).tables
+    heads = {table.title: {column["heading"] for column in table.columns} for table in tables}
+    assert sorted(heads) == ["adult · dirichlet(alpha=0.3)", "adult · dirichlet(alpha=5.0)"]
+    assert "Rounds" in heads["adult · dirichlet(alpha=0.3)"]
+    assert "Rounds" not in heads["adult · dirichlet(alpha=5.0)"]
+    assert not any("Partition" in columns for columns in heads.values()), "the heading says it"
+    assert [len(table.rows) for table in tables] == [2, 2]
+
+
+def test_names_say_more_where_they_and_epsilon_do_not_tell_rows_apart():
+    runs = [ran(lr=0.1), ran(lr=0.2), ran("ditto", lr=0.3), ran(epsilon=8.0, lr=0.1)]
+    (task,) = table_of(leaderboard(runs)).tables
+    named = sorted(
+        (field.text, field.also) for row in task.rows for field in row["values"] if field.pinned == 1
+    )
+    assert named == [("ditto", ""), ("fedavg", ""), ("fedavg", "lr=0.1"), ("fedavg", "lr=0.2")]
+    assert "Variant" not in {column["heading"] for column in task.columns}
 
 
 def test_filters_have_the_names_that_conditions_have():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.report import leaderboard, print_summary
+from harness.report import leaderboard, print_summary, write_page
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.protection import compare_protection, label, labels
-from harness.report.tables.text import signed
+from harness.report.tables.text import signed, spread
 from harness.storage.store import RunRecord
 from tests.support.records import searched
 
@@ -283,9 +283,62 @@ def test_statements_that_differ_name_their_rows():
             "units_most": 1,
         }
     text = " ".join(printed(runs).split())
-    assert "ε = 8: Privacy: " in text and "the largest ε (client 2); the median is 3.2." in text
-    assert "ε = 2: Privacy: " in text and "the largest ε (client 2); the median is 0.4." in text
-    assert ": Privacy:" not in " ".join(printed(ladder()).split()), "one statement is that of all"
+    assert text.count("Privacy: ") == 1, "the kind of guarantee is that of all"
+    assert (
+        "ε is that of client 2, the largest (in brackets the median): fedavg 8 (3.2), fedavg 2 (0.4)." in text
+    )
+    runs[2].rounds[0]["privacy"] |= {"unit": "record"}
+    text = " ".join(printed(runs).split())
+    assert "ε = 8: Privacy: " in text and "ε = 2: Privacy: " in text
+
+
+def test_one_client_s_noise_for_all_is_said_once_by_its_name():
+    """Clients 0 to 2 have names; records of the last are drawn most often under both budgets."""
+    names = {"client": ["Bern", "Köln", "Switzerland"], "n": [9, 9, 4]}
+    runs = [run(0, 0.9), run(0, 0.8, epsilon=8.0), run(0, 0.7, epsilon=2.0)]
+    for one in runs[1:]:
+        one.rounds[0]["privacy"] |= {"unit": "record", "epsilon_median": 0.4, "unit_most": 2, "units_most": 1}
+    runs = [replace(one, final={"by_client": names, "clients": 3}) for one in runs]
+    text = " ".join(printed(runs).split())
+    assert text.count("Switzerland sets the noise of all clients, as its records are drawn most often") == 1
+    assert "ε is that of Switzerland, the largest" in text and "client 2" not in text
+
+
+def test_the_page_begins_with_what_protection_costs(tmp_path):
+    write_page(ladder(), leaderboard(ladder()), (), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    order = ("<h2>What privacy and compression cost on adult", "ε = 8 costs 1.0 points", "<h2>Leaderboard")
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+
+
+def test_several_data_sets_have_one_paragraph_on_privacy():
+    runs = [run(0, 0.8, data=name, epsilon=e) for name in ("digits", "wine") for e in (None, 8)]
+    text = " ".join(printed(runs).split())
+    assert text.count("Privacy: ") == 1 and text.count("Not covered by ε") == 1
+    assert text.index("On digits") < text.index("Measured on") and text.index("On wine") < text.index(
+        "Measured on"
+    )
+
+
+def test_a_cost_below_what_one_method_costs_under_two_names_is_no_verdict():
+    """FedAvg and its namesake differ by 2 points without privacy; at ε 8 FedAvg loses 1 point, at ε 2 10."""
+    named = [
+        run(seed, value, name, epsilon=epsilon)
+        for seed in range(3)
+        for name, epsilon, value in (
+            ("fedavg", None, 0.8), ("fednova", None, 0.78), ("fedavg", 8, 0.79), ("fedavg", 2, 0.7)
+        )
+    ]  # fmt: skip
+    records = [replace(record, same=(("fedavg", "fednova"),)) for record in named]
+    text = " ".join(printed(records, baseline="fedavg").split())
+    assert "what ε = 8 costs cannot be told from nothing (less than 2.0 points of accuracy)" in text
+    assert "ε = 2 costs 10.0 points" in text and "≈ -1.0" in text and "≈ -10.0" not in text
+    assert "≈ marks a change that one method has from itself under another name" in text
+
+
+def test_a_mean_that_rounds_to_zero_has_no_sign():
+    assert spread([-0.00001], ".3f") == "0.000" and spread([-0.001], ".3f") == "-0.001"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""What privacy and compression cost one algorithm on each data set, and each client of a small federation.
+
+The protected cells of the algorithm are compared with the same cell without privacy and compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import pandas as pd
+
+from harness.core.registry import counted
+from harness.core.units import size
+from harness.metrics import better_is_higher
+from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.privacy_change import Change, change_from
+from harness.report.data.resolution import Resolution
+from harness.report.data.results import Cell, Results
+from harness.report.data.specs import clients, data_name, part_name, partition_text
+from harness.report.data.tested import seed_pairs
+from harness.report.tables.columns import NONE
+from harness.report.tables.pivot import Grid, Place
+from harness.report.tables.protection import Comparison, compare_protection, label, labels
+from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
+
+MOST_ROWS = 8  # more protected cells are counted, not listed
+MOST_COSTS = 3  # of the first sentence
+MOST_NAMED = 6  # clients of a table by client
+BY_CLIENT = ("accuracy", "auroc")  # measures of clients
+
+
+def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
+    """Return for every data set what protection costs, and what it costs each client, headed by the answer."""
+    resolution, grids, notes = Resolution(results.cells, by), list[Grid](), dict[str, None]()
+    for comparison in compare_protection(results, by, baseline):
+        answer = headline(comparison, resolution)
+        table = cost_table(comparison, resolution)
+        new = [note for note in explained(comparison, resolution) if note not in notes]  # each is said once
+        notes |= dict.fromkeys(new)
+        grids.append(table._replace(note=" ".join([table.note, *new]), answers=(answer,) if answer else ()))
+        if (by_client := client_table(comparison, results)) is not None:
+            grids.append(by_client)
+    return grids
+
+
+def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
+    """Return what protection costs an algorithm on one data set; the note says what was run."""
+    measure, plain, protected = comparison
+    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
+    heads = (words(measure), "change, points" if in_points(measure) else "change", "bytes up")
+    rows: dict[str, tuple[str, ...]] = {}
+    cells = (plain, *protected[:MOST_ROWS])
+    for cell, text in zip(cells, labels(cells), strict=True):
+        sent = cell.values("bytes_up").values()
+        change = None if cell is plain else change_from(plain, cell, measure, resolution.procedures)
+        level = change is not None and is_level(change, resolution, plain, cell)
+        rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = (
+            spread(cell.values(measure).values(), ".3f" if in_points(measure) else ".4g"),
+            f"{NONE} " * level + _change_text(change, scale, form),
+            size(fmean(sent)) if sent else "",
+        )
+    more = len(protected) - MOST_ROWS
+    note = [
+        _setting((plain, *protected)),
+        f"{more} more such rows are in the table of all rows." if more > 0 else "",
+        _unpaired(comparison),
+    ]
+    title = f"What privacy and compression cost on {data_of(plain)}"
+    return _grid(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
+
+
+def _grid(
+    title: str, corner: str, note: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]
+) -> Grid:
+    places = {
+        (name, head): Place(text, {}, "")
+        for name, texts in rows.items()
+        for head, text in zip(heads, texts, strict=True)
+    }
+    return Grid(title, corner, note, tuple(rows), tuple(heads), places)
+
+
+def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
+    """Explain the figures of a comparison."""
+    measure, plain, protected = comparison
+    if len(plain.done) < 2:
+        return ["One seed: no spread."]
+    cells = (plain, *protected[:MOST_ROWS])
+    searched = any(cell.records[0].search.get("finalists") for cell in cells)
+    of_changes = (
+        "changes are those of the means, with their 95 % interval over searches and seeds"
+        if searched
+        else "changes are paired by seed, with the 95 % interval of their mean"
+    )
+    notes = [f"± is the sample standard deviation over seeds; {of_changes}."]
+    changes = ((cell, change_from(plain, cell, measure, resolution.procedures)) for cell in cells[1:])
+    if any(change is not None and is_level(change, resolution, plain, cell) for cell, change in changes):
+        notes.append(f"{NONE} marks a change that one method has from itself under another name.")
+    return notes
+
+
+def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) -> bool:
+    """Return whether a change is no larger than that of one method under two names."""
+    return abs(change.mean) <= resolution.of(plain, cell)
+
+
+def client_table(comparison: Comparison, results: Results) -> Grid | None:
+    """Return the gain or loss of each client of a small federation with names; None for others."""
+    by_measure = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
+    # AUROC needs both classes at a client.
+    measure = max(by_measure, key=lambda name: (len(by_measure[name]), name == comparison.measure))
+    plain = by_measure[measure]
+    if not 1 < len(plain) <= MOST_NAMED:
+        return None
+    protected = comparison.protected[:MOST_ROWS]
+    members = list(zip(labels(protected), protected, strict=True))
+    alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
+    members += [("each client alone", cell) for cell in alone if len(_by_client(cell, measure))][:1]
+    rows = {label(comparison.plain): [f"{mean:z.3f}" for mean in plain.mean(axis=1)]}
+    for text, cell in members:
+        same = list(seed_pairs(cell, comparison.plain, measure).differences)
+        changes = (_by_client(cell, measure) - plain)[same].mean(axis=1).reindex(plain.index)
+        rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = [
+            "" if pd.isna(change) else signed(100 * change, "+.1f") for change in changes
+        ]
+    counts = _by_client(comparison.plain, "n").loc[plain.index]
+    rows["test samples"] = [
+        span(low, high) for low, high in zip(counts.min(axis=1), counts.max(axis=1), strict=True)
+    ]
+    title = f"What privacy and compression cost each client of {data_of(comparison.plain)}"
+    note = "Changes in points on each client's own test samples, means over seeds."
+    return _grid(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
+
+
+def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
+    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
+    table = client_rows(cell.done)
+    by_seed = table.pivot(index="client", columns="seed", values=measure).astype("float64")
+    return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
+
+
+def _change_text(change: Change | None, scale: float, form: str) -> str:
+    if change is None:
+        return ""
+    ends = ", ".join(signed(scale * end, form) for end in change.interval or ())
+    return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
+
+
+def headline(comparison: Comparison, resolution: Resolution) -> str:
+    """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``.
+
+    A cost that one method has from itself under another name is none.
+    """
+    measure, plain, protected = comparison
+    sign = -1 if better_is_higher(measure) else 1
+    scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
+    costs = []
+    for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
+        if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
+            continue
+        if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
+            told = f"{scale * least:{form}} {unit}{in_sentence(measure)}"
+            costs.append(f"what {text} costs cannot be told from nothing (less than {told})")
+            continue
+        cost = sign * scale * change.mean
+        verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)
+        ends = sorted(turn * end for end in change.interval or ())
+        interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
+        costs.append(f"{text} {verb} {signed(abs(cost), form)} {unit}{in_sentence(measure)}{interval}")
+    return f"On {data_of(plain)}, {'; '.join(costs)}." if costs else ""
+
+
+def _unpaired(comparison: Comparison) -> str:
+    """Name the rows that have no change because other samples were tested; empty if none has."""
+    measure, plain, protected = comparison
+    rows = protected[:MOST_ROWS]
+    apart = [
+        text for text, cell in zip(labels(rows), rows, strict=True) if seed_pairs(cell, plain, measure).apart
+    ]
+    if not apart:
+        return ""
+    return (
+        "These rows were tested on other samples than the one without protection, so seeds are not paired and "
+        f"there is no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
+    )
+
+
+def _setting(cells: Sequence[Cell]) -> str:
+    """Describe the runs of cells to compare in one sentence."""
+    spec, seeds = cells[0].spec, len(cells[0].done)
+    count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
+    facts = [
+        data_of(cells[0]),
+        counted(count, "client") if count else "",
+        partition_text(spec.get("partition")) or "",
+        f"model {part_name(spec['model'])}" if spec.get("model") else "",
+        counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
+        counted(seeds, "seed"),
+        f"each row with the best of {counted(_tried(cells), 'setting')}"
+        if cells[0].records[0].search
+        else "settings chosen for each row"
+        if cells[0].records[0].chosen
+        else "",
+    ]
+    return f"Measured on {', '.join(fact for fact in facts if fact)}."
+
+
+def data_of(cell: Cell) -> str:
+    """Return the name of a cell's data or problem."""
+    return data_name(cell.spec.get("data")) or str(part_name(cell.spec.get("problem")))
+
+
+def _tried(cells: Sequence[Cell]) -> int | str:
+    """Return how many settings the searches of cells tried: a number, or a range in words."""
+    numbers = {len(cell.records[0].search["trials"]) for cell in cells if cell.records[0].search}
+    return min(numbers) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
