@@ -255,7 +255,7 @@ def _expendable(
     ranks = [column.heading for column in columns if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    names = [*MEASURES, *differences, *(["Runs"] if complete else []), *SETTINGS]
+    names = [*MEASURES, *(["Runs"] if complete else []), *differences, *SETTINGS]
     expendable = [name for name in names if name in texts and name not in ranks]
     return sorted(expendable, key=lambda name: len(set(texts[name])) > 1)
 
