@@ -49,7 +49,7 @@ format: .venv/ready-to-test
 	touch .venv/ready
 
 .venv/ready-to-test: .venv/ready
-	$(INSTALL) --editable '.[dev,ray,export,excel,tune]'
+	$(INSTALL) --editable '.[dev,ray,export,excel,tff,tune]'
 	touch .venv/ready-to-test
 
 .venv/ready-for-docs: .venv/ready
