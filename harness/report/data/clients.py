@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ALONE = "local"  # the algorithm by which every client trains alone
 GAINS = ("accuracy", "auroc")
+MEASURES = (*GAINS, "loss")  # of clients
 COLUMNS = [
     "id", "suite", "algorithm", "seed", "epsilon_total", "task", "client", "n", "positives", "accuracy", "auroc",
     "loss", *(f"{name}_gain" for name in GAINS),

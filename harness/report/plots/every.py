@@ -74,7 +74,7 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "fairness": fairness(results, folder / "fairness"),
             "ranks": rank_diagram(results, folder / "ranks", spec.by),
             "tuning": tuning_curves(results, folder / "tuning"),
-            "clients": named_clients(results, folder / "clients"),
+            "clients": named_clients(results, folder / "clients", metric),
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:
