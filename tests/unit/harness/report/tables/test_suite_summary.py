@@ -292,7 +292,7 @@ def test_statements_that_differ_name_their_rows():
     assert "ε = 8: Privacy: " in text and "ε = 2: Privacy: " in text
 
 
-def test_one_client_s_noise_for_all_is_said_once_by_its_name():
+def test_one_client_s_noise_for_all_is_said_once_by_its_name(tmp_path):
     """Clients 0 to 2 have names; records of the last are drawn most often under both budgets."""
     names = {"client": ["Bern", "Köln", "Switzerland"], "n": [9, 9, 4]}
     runs = [run(0, 0.9), run(0, 0.8, epsilon=8.0), run(0, 0.7, epsilon=2.0)]
@@ -302,6 +302,9 @@ def test_one_client_s_noise_for_all_is_said_once_by_its_name():
     text = " ".join(printed(runs).split())
     assert text.count("Switzerland sets the noise of all clients, as its records are drawn most often") == 1
     assert "ε is that of Switzerland, the largest" in text and "client 2" not in text
+    write_page(runs, leaderboard(runs), (), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "0.4 (Switzerland has most)" in page and "<dd>Switzerland</dd>" in page and "client 2" not in page
 
 
 def test_the_page_begins_with_what_protection_costs(tmp_path):
