@@ -13,7 +13,7 @@ import pandas as pd
 from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher
-from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.clients import ALONE, GAINS, by_seed, client_changes
 from harness.report.data.privacy_change import Change, change_from
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results
@@ -27,7 +27,6 @@ from harness.report.tables.text import in_points, in_sentence, signed, span, spr
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_COSTS = 3  # of the first sentence
 MOST_NAMED = 6  # clients of a table by client
-BY_CLIENT = ("accuracy", "auroc")  # measures of clients
 
 
 def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
@@ -107,7 +106,7 @@ def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) ->
 
 def client_table(comparison: Comparison, results: Results) -> Grid | None:
     """Return the gain or loss of each client of a small federation with names; None for others."""
-    by_measure = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
+    by_measure = {name: by_seed(comparison.plain, name) for name in GAINS}
     # AUROC needs both classes at a client.
     measure = max(by_measure, key=lambda name: (len(by_measure[name]), name == comparison.measure))
     plain = by_measure[measure]
@@ -116,28 +115,22 @@ def client_table(comparison: Comparison, results: Results) -> Grid | None:
     protected = comparison.protected[:MOST_ROWS]
     members = list(zip(labels(protected), protected, strict=True))
     alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
-    members += [("each client alone", cell) for cell in alone if len(_by_client(cell, measure))][:1]
+    members += [("each client alone", cell) for cell in alone if len(by_seed(cell, measure))][:1]
     rows = {label(comparison.plain): [f"{mean:z.3f}" for mean in plain.mean(axis=1)]}
     for text, cell in members:
-        same = list(seed_pairs(cell, comparison.plain, measure).differences)
-        changes = (_by_client(cell, measure) - plain)[same].mean(axis=1).reindex(plain.index)
+        changes = client_changes(cell, comparison.plain, measure)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = [
             "" if pd.isna(change) else signed(100 * change, "+.1f") for change in changes
         ]
-    counts = _by_client(comparison.plain, "n").loc[plain.index]
+    counts = by_seed(comparison.plain, "n").loc[plain.index]
     rows["test samples"] = [
         span(low, high) for low, high in zip(counts.min(axis=1), counts.max(axis=1), strict=True)
     ]
     title = f"What privacy and compression cost each client of {data_of(comparison.plain)}"
     note = "Changes in points on each client's own test samples, means over seeds."
+    if len({cell.algorithm for cell in results.cells if cell.done} - {comparison.plain.algorithm, ALONE}):
+        note += " Those of the other methods are in the page's table Results of each client."
     return _grid(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
-
-
-def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
-    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
-    table = client_rows(cell.done)
-    by_seed = table.pivot(index="client", columns="seed", values=measure).astype("float64")
-    return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
 
 
 def _change_text(change: Change | None, scale: float, form: str) -> str:
