@@ -194,10 +194,8 @@ def write_page(
         Figures to embed; the HTML file to write.
     certain, grids : optional
         What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
-    commands : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that repeats its first run.
-    provenance : Mapping[str, str], optional
-        Provenance to print besides that recorded by the runs.
+    commands, provenance : Mapping[str, str], optional
+        Cell key (column ``cell``) to the command that repeats its first run; provenance to print besides the runs'.
     title, links : optional
         Title (default: the suites), and text to address of links at the top.
     beside : Sequence[ShownColumn], optional
