@@ -74,8 +74,13 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and refuse unknown options here, where those of the command are known."""
+        """Parse, and refuse unknown options here, where those of the command are known.
+
+        ``words`` of the result are the arguments of the command as they were given, which a next step may repeat.
+        """
         parsed, unparsed = super().parse_known_args(args, namespace)
+        if args is not None and not hasattr(parsed, "words"):  # a command is parsed before what is above it
+            parsed.words = tuple(args)
         if unparsed and unparsed[0].startswith("-"):
             raise unknown("option", unparsed[0].partition("=")[0], self._option_string_actions)
         if unparsed:

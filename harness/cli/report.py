@@ -72,7 +72,7 @@ def leaderboard_command(args: argparse.Namespace) -> int:
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, args.csv, write_csv)
     _write(board, args.markdown, partial(write_markdown, columns=columns, best=best))
-    _write(frame, args.latex, partial(write_latex, columns=columns, best=best))
+    _write(board, args.latex, partial(write_latex, columns=columns, best=best))
     _write(part, args.parquet, write_parquet)
     if args.json:
         print(part.to_json(orient="records", indent=1))

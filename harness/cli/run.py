@@ -69,6 +69,7 @@ UNITS = {
 }
 NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
 MEANS = ("memory", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+UNTIMED = ("--untimed",)  # options that only a plan has
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
 EXPENDABLE = (
     *(
@@ -226,7 +227,16 @@ def plan_command(args: argparse.Namespace) -> int:
         entries, title = _condense(rows)
         of_search = f". {_of_search(further, combinations, rows)}" if chosen.tune else ""
         print_rows(entries, title + of_search, EXPENDABLE)
+        log.print(_step_after_plan(args), markup=False)
     return 0
+
+
+def _step_after_plan(args: argparse.Namespace) -> str:
+    """Return the command that makes the runs of a plan."""
+    command = "suite" if args.suite else "sweep" if args.sweep or args.random else "run"
+    words = [word for word in args.words if word not in UNTIMED]
+    called = "this run" if command == "run" else "these runs"
+    return f"Next: python -m harness {shlex.join([command, *words])} makes {called}."
 
 
 def _of_search(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from harness.cli.console import ago, amount, figures, print_rows
+from harness.cli.console import ago, amount, figures, log, print_rows
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.simulation.status import overview
@@ -37,7 +39,25 @@ def status_command(given: argparse.Namespace) -> int:
         if others:
             left = f", the first {MAX_ROWS} of {len(others)}" if len(others) > MAX_ROWS else ""
             print_rows(_readable(others[:MAX_ROWS]), f"running, failed or damaged{left}")
+    if not given.json and (step := next_step(given.dir, given.suite, counts)):
+        log.print(step, markup=False)
     return 1 if counts["failed"] or counts["damaged"] else 0
+
+
+def next_step(folder: Path, suite: str | None, counts: Counter[str]) -> str:
+    """Return what to do with the runs of a folder, as a command; empty where there are none."""
+    of = shlex.join([str(folder), *(["--suite", suite] if suite else [])])
+    unfinished = sum(counts[status] for status in ("missing", "interrupted", "damaged"))
+    repeated = sum(counts[status] for status in ("failed", "stopped"))
+    if counts["running"]:
+        return (
+            f"Next: python -m harness status {of} again; {counted(counts['running'], 'run')} still running."
+        )
+    if unfinished:
+        return f"Next: python -m harness resume {of} finishes {counted(unfinished, 'run')}."
+    if repeated:
+        return f"Next: python -m harness retry {of} repeats {counted(repeated, 'run')}."
+    return f"Next: python -m harness report {of} shows the results." if counts["done"] else ""
 
 
 def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

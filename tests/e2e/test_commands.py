@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from harness.cli.parser import main
+from harness.cli.status import next_step
 from harness.config.run import read_spec
 from harness.storage.store import Store
 from tests.support.runs import BL2, MM4
@@ -488,6 +490,31 @@ def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == "0 runs"
 
 
+def test_a_plan_ends_with_the_command_that_makes_its_runs(tmp_path, capsys):
+    """The command that a plan names has its arguments, except for the option that only plans have."""
+    file = write(tmp_path / "run.yaml", DIGITS)
+    planned = (
+        (["--spec", file], f"run --spec {file} makes this run."),
+        (["--spec", file, "--sweep", "seed=0,1"], f"sweep --spec {file} --sweep seed=0,1 makes these runs."),
+    )
+    for asked, step in planned:
+        assert main(["plan", "--untimed", *asked]) == 0
+        assert f"Next: python -m harness {step}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("counts", "step"),
+    [
+        ({"done": 3}, "report 'my results' --suite s shows the results."),
+        ({"done": 3, "failed": 2}, "retry 'my results' --suite s repeats 2 runs."),
+        ({"interrupted": 1, "missing": 2, "failed": 2}, "resume 'my results' --suite s finishes 3 runs."),
+        ({"running": 1, "missing": 2}, "status 'my results' --suite s again; 1 run still running."),
+    ],
+)
+def test_a_status_ends_with_what_is_left_to_do(counts, step):
+    assert next_step(Path("my results"), "s", Counter(counts)) == f"Next: python -m harness {step}"
+
+
 def test_options_of_a_run_are_refused_for_a_suite(capsys):
     assert main(["plan", "quickstart", "--rounds", "3"]) == 2
     assert "--sweep KEY=VALUE changes suite" in " ".join(capsys.readouterr().err.split())
@@ -515,8 +542,9 @@ def test_the_status_of_many_runs_is_counted_by_algorithm(tmp_path, capsys):
     store.folder(cells[0]["id"]).finish({"round": 4})
     store.folder(cells[40]["id"]).fail({"reason": "no luck"})
     assert main(["status", str(out)]) == 1
-    said = capsys.readouterr().out
+    said, step = capsys.readouterr()
     assert "70 runs, 1 done, 1 failed, 68 missing" in " ".join(said.split())
     assert len(said.splitlines()) < 20 and "no luck" in said
+    assert f"Next: python -m harness resume {out} finishes 68 runs." in step
     assert main(["status", str(out), "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)) == 70

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.report.data.results import Results, Run
+from harness.report.data.results import Cell, Results, Run
 from harness.report.data.specs import part_name
+from harness.report.data.tested import seed_pairs
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 ALONE = "local"  # the algorithm by which every client trains alone
 GAINS = ("accuracy", "auroc")
+MEASURES = (*GAINS, "loss")  # of clients
 COLUMNS = [
-    "id", "suite", "algorithm", "seed", "epsilon_total", "task", "client", "n", "positives", "accuracy", "auroc",
-    "loss", *(f"{name}_gain" for name in GAINS),
+    "id", "suite", "algorithm", "seed", "epsilon_total", "task", "client", "n", "positives", *MEASURES,
+    *(f"{name}_gain" for name in GAINS),
 ]  # fmt: skip
 
 
@@ -68,3 +70,17 @@ def client_rows(runs: Iterable[Run]) -> pd.DataFrame:
             facts | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def by_seed(cell: Cell, measure: str) -> pd.DataFrame:
+    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
+    table = client_rows(cell.done)
+    values = table.pivot(index="client", columns="seed", values=measure).astype("float64")
+    return values.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
+
+
+def client_changes(cell: Cell, plain: Cell, measure: str) -> pd.Series[float]:
+    """Return by client what a cell has more of a measure than another, over seeds with equal test samples."""
+    reference = by_seed(plain, measure)
+    same = list(seed_pairs(cell, plain, measure).differences)
+    return (by_seed(cell, measure) - reference)[same].mean(axis=1).reindex(reference.index)

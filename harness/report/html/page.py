@@ -13,6 +13,7 @@ import pandas as pd
 
 from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
+from harness.report.data.leaderboard import named, person_or_client
 from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Results
@@ -193,10 +194,8 @@ def write_page(
         Figures to embed; the HTML file to write.
     certain, grids : optional
         What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
-    commands : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that repeats its first run.
-    provenance : Mapping[str, str], optional
-        Provenance to print besides that recorded by the runs.
+    commands, provenance : Mapping[str, str], optional
+        Cell key (column ``cell``) to the command that repeats its first run; provenance to print besides the runs'.
     title, links : optional
         Title (default: the suites), and text to address of links at the top.
     beside : Sequence[ShownColumn], optional
@@ -263,7 +262,7 @@ def _cells(
                 "unfinished": row["done"] < row["seeds"],
                 "settings": row["settings"],
                 "command": command_of(cell.records, commands.get(cell.key, "")),
-                "privacy": claim and {**claim, "composition": describe_draws(claim)},
+                "privacy": claim and _readable(claim, called),
                 "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim, called)}"
                 if claim
                 else "",
@@ -274,6 +273,13 @@ def _cells(
             }
         )
     return entries
+
+
+def _readable(claim: Mapping[str, Any], called: Sequence[str]) -> dict[str, Any]:
+    """Return a privacy statement with its draws in words and the name of the client with the largest epsilon."""
+    most = claim.get("unit_most")
+    who = {} if most is None else {"unit_most": named(f"{person_or_client(claim)} {most}", called)}
+    return {**claim, **who, "composition": describe_draws(claim)}
 
 
 def _without_nulls(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,9 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
     titles = _titles(board)
     parts = (members for _, members in board.frame.groupby("task", sort=False, dropna=False))
-    tables = [_task_table(Board(part.reset_index(drop=True)), beside, by, titles) for part in parts]
+    tables = [
+        _task_table(Board(part.reset_index(drop=True), board.clients), beside, by, titles) for part in parts
+    ]
     names = {str(head["name"]): None for table in tables for head in table.columns if head["name"]}
     facets = [row["facets"] for table in tables for row in table.rows]
     return PageTable(tables, _choices(facets), _bounds(rows, by), [*names, *["bytes_relative"] * bool(rows)])

@@ -11,12 +11,11 @@ import numpy as np
 
 from harness.report.data.budgets import Budget, budget_of, protection_of
 from harness.report.data.procedure import searches
-from harness.report.data.results import Cell, grouped
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
     Pictures,
-    appearance,
     extrapolation_note,
     mean_and_reach,
     panels_of,
@@ -25,6 +24,7 @@ from harness.report.plots.figure import (
     write_pictures,
     write_title,
 )
+from harness.report.plots.methods import Styles
 from harness.report.tables.text import distinguishing, without_section, words
 
 if TYPE_CHECKING:
@@ -62,17 +62,18 @@ def accuracy_against_epsilon(
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two budgets of one kind.
     """
+    results = Results.of(records)
     panels = [
-        panel for panel in panels_of(records, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
+        panel for panel in panels_of(results, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
     names = {key: name for panel in panels for key, name in _names(panel).items()}
-    lines = sorted(set(names.values()))
+    lines = sorted({(cells[0].algorithm, names[key]) for p in panels for key, cells in _lines(p).items()})
+    styles = Styles(results, panels, lines)
 
     def draw(ax: Axes, panel: Panel) -> None:
         budgets = _budgets(panel)
-        for place, (key, cells) in enumerate(_lines(panel).items()):
-            # The same style in every panel if there are enough styles.
-            style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
+        for key, cells in _lines(panel).items():
+            style = styles.of(cells[0].algorithm, names[key])
             points = sorted(
                 (budgets.index(budget_of(cell)), *mean_and_reach(cell, panel.metric)) for cell in cells
             )

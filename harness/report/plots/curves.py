@@ -13,12 +13,12 @@ from harness.report.plots.figure import (
     FALLBACK,
     Panel,
     Pictures,
-    appearance,
     label_axes,
     panels_of,
     reduce_panels,
     write_pictures,
 )
+from harness.report.plots.methods import Styles
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing
 
@@ -81,15 +81,15 @@ def draw_curves(
         if along is None
         else {key: name for panel in panels for key, name in _names_along(panel.cells, along).items()}
     )
-    # With one line per algorithm, an algorithm has the same style in every panel.
+    # With one line per algorithm its style does not depend on the setting.
     kinds = {c.key: c.algorithm if cut else names[c.key] for p in panels for c in p.cells}
-    looks = list(dict.fromkeys(kinds.values()))
+    styles = Styles(results, panels, ((c.algorithm, kinds[c.key]) for p in panels for c in p.cells))
 
     def draw(ax: Axes, panel: Panel) -> None:
         scale = "linear"
         for cell in panel.cells:
             line, data = names[cell.key], _tidy(cell, panel.metric, against)
-            look = appearance(looks.index(kinds[cell.key]))
+            look = styles.of(cell.algorithm, kinds[cell.key])
             moving = data if against == "round" else data[data["x"] > 0]
             if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
                 last = data.loc[data["round"] == data["round"].max(), "y"].mean()

@@ -15,11 +15,13 @@ from harness.report.plots.fairness import fairness
 from harness.report.plots.figure import Pictures
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.look import figure_look
+from harness.report.plots.methods import method_order
 from harness.report.plots.overview import overview
 from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
 from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
+from harness.report.tables.rows import board_of
 from harness.storage.files import safe_name
 
 #: Figures: file name without suffix -> title and note.
@@ -56,10 +58,12 @@ PICTURES = {
 def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pictures | None]:
     """Draw all figures and return their files by the names of `PICTURES`; None for those without content.
 
-    They show the measure that ranks if it is a metric, else accuracy.
+    They show the measure that ranks if it is a metric, else accuracy. A method has one style in all of them, by its
+    place in the leaderboard.
     """
     metric = spec.by if described(spec.by) else "accuracy"
-    with figure_look(spec.figures, spec.style):
+    methods = method_order(board_of(results, spec.by, spec.baseline, spec.target, spec.system))
+    with figure_look(spec.figures, spec.style, methods):
         pictures = {
             "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
             "pareto": pareto(results, folder / "pareto", spec.by),
@@ -70,7 +74,7 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "fairness": fairness(results, folder / "fairness"),
             "ranks": rank_diagram(results, folder / "ranks", spec.by),
             "tuning": tuning_curves(results, folder / "tuning"),
-            "clients": named_clients(results, folder / "clients"),
+            "clients": named_clients(results, folder / "clients", metric),
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:

@@ -17,7 +17,6 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     Reach,
-    appearance,
     edge,
     extrapolation_note,
     label_axes,
@@ -26,6 +25,7 @@ from harness.report.plots.figure import (
     reach_note,
     write_pictures,
 )
+from harness.report.plots.methods import Styles
 from harness.report.tables.text import quantity
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
     panels = _by_algorithm(panels_of_tasks) if split else panels_of_tasks
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
     names = {line: _name(line, lines, split) for line in lines}
-    looks = list(dict.fromkeys(names.values()))
+    styles = Styles(results, panels, ((line[0], names[line]) for line in lines))
 
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
         drawn_lines = {point.line for point in points}
         for number, line in enumerate(line for line in lines if line in drawn_lines):
-            look = appearance(looks.index(names[line]))
+            look = styles.of(line[0], names[line])
             by_place = {(p.x, p.reach.mean): p for p in points if p.line == line}
             places = list(by_place)
             best = [places[number] for number in edge(places, better_is_higher(panel.metric))]

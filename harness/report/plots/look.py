@@ -20,10 +20,11 @@ FORMATS: dict[str, dict[str, None]] = {
 
 
 class Look(NamedTuple):
-    """Formats besides SVG, which the page shows, and matplotlib settings that replace ours."""
+    """Formats besides SVG, which the page shows, matplotlib settings in place of ours, and the report's methods."""
 
     formats: tuple[str, ...]
     style: Mapping[str, Any]
+    methods: tuple[str, ...] = ()
 
 
 USUAL = Look(("png",), MappingProxyType({}))
@@ -36,7 +37,9 @@ def current_look() -> Look:
 
 
 @contextmanager
-def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[None]:
+def figure_look(
+    formats: Collection[str], style: str | None = None, methods: tuple[str, ...] = ()
+) -> Iterator[None]:
     """Draw the figures of the context in other formats and in another style.
 
     Parameters
@@ -46,6 +49,9 @@ def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[
     style : str, optional
         A file of matplotlib settings (``.mplstyle``), or the name of a style that comes with matplotlib. Its colors
         replace ours; sizes of figures follow from what they show.
+    methods : tuple of str, optional
+        All algorithms of the report, whose places decide their colors and markers; see `Styles`. By default every
+        figure decides by its own results.
 
     Raises
     ------
@@ -56,7 +62,7 @@ def figure_look(formats: Collection[str], style: str | None = None) -> Iterator[
         if name not in FORMATS:
             raise unknown("format of figures", name, FORMATS)
     chosen = tuple(name for name in FORMATS if name in formats and name != "svg")
-    token = _LOOK.set(Look(chosen, {} if style is None else _settings(style)))
+    token = _LOOK.set(Look(chosen, {} if style is None else _settings(style), methods))
     try:
         yield
     finally:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
+from harness.report.data.results import Results
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.figure import (
     MOST_LINES,
     PANELS_A_ROW,
     Pictures,
-    appearance,
     canvas,
     save,
     write_title,
 )
+from harness.report.plots.methods import Styles
 from harness.report.tables.text import words
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         The PNG and the SVG; None without searches of several settings.
     """
     panels: dict[tuple[str, str], list[Searched]] = {}
-    for search in searched(records):
+    results = Results.of(records)
+    for search in searched(results):
         if len(search.found["trials"]) > 1 and search.best_of(1) is not None:
             panels.setdefault((search.cells[0].task, _title(search)), []).append(search)
     shown = list(panels.items())[:MOST_PANELS]
     if not shown:
         return None
     names = sorted({search.cells[0].algorithm for _, own in shown for search in own})
+    styles = Styles(results, (), ((name, name) for name in names))
     across = min(PANELS_A_ROW, len(shown))
     down = -(-len(shown) // across)
     with canvas((max(7.2, 4.4 * across), 3.9 * down)) as figure:
@@ -59,8 +62,8 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
                 best.setdefault(search.cells[0].algorithm, _curve(search))
             higher = better_is_higher(own[0].tune["metric"])
             order = sorted(best, key=lambda name: best[name][-1], reverse=higher)[:MOST_LINES]
-            for place, name in enumerate(order):  # the same style in every panel if there are enough styles
-                look = appearance(names.index(name) if len(names) <= MOST_LINES else place)
+            for name in order:
+                look = styles.of(name, name)
                 ax.plot(range(1, len(best[name]) + 1), best[name], label=name, **{**look, "marker": None})
             ax.set_xscale("log")
             longest = max(len(curve) for curve in best.values())

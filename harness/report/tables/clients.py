@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.data.clients import client_rows
-from harness.report.data.results import Results
+from harness.report.data.clients import GAINS, MEASURES, client_changes, client_rows
+from harness.report.data.results import Cell, Results
+from harness.report.tables.protection import is_protected
 from harness.report.tables.rows import Board, Row
-from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, span
+from harness.report.tables.text import EXTRAPOLATED, in_sentence, is_empty, quantity, signed, span
 
 MOST = 1000  # rows
-MEASURES = ("accuracy", "auroc", "loss")
+PROTECTION = ("privacy", "compression")
 
 
 class ClientRow(NamedTuple):
@@ -33,6 +35,9 @@ class ClientRow(NamedTuple):
         Their number in the seed with the fewest.
     means : dict[str, float or None]
         Means over seeds of `MEASURES` on these samples; None where it does not apply.
+    change : float or None
+        Points that privacy and compression change of the client's result under this algorithm; None of what has
+        neither, and without such a cell.
     """
 
     client: str
@@ -43,15 +48,25 @@ class ClientRow(NamedTuple):
     n: str
     fewest: int
     means: dict[str, float | None]
+    change: float | None
+
+    @property
+    def change_text(self) -> str:
+        """The change as text."""
+        return "" if self.change is None else signed(self.change, "+.1f")
 
 
 class ClientTable(NamedTuple):
-    """Rows for clients, how many are left out, and whether some are private and on several data sets."""
+    """Rows for clients, how many are left out, and whether some are private and on several data sets.
+
+    ``changed`` is the measure of the changes; empty if there are none.
+    """
 
     rows: list[ClientRow]
     left: int
     private: bool
     several: bool
+    changed: str
 
 
 def by_client(results: Results, board: Board) -> ClientTable:
@@ -68,13 +83,20 @@ def by_client(results: Results, board: Board) -> ClientTable:
         Their leaderboard.
     """
     cells = {cell.key: cell for cell in results.cells}
+    plain = {
+        cell.shared_key(PROTECTION): cell for cell in results.cells if cell.done and not is_protected(cell)
+    }
+    by = str(board.rows[0]["ranked_by"]) if board.rows else ""
+    measure = by if by in GAINS else "accuracy"
     methods: dict[tuple[Any, ...], list[ClientRow]] = {}
     tasks: dict[str, list[tuple[Any, ...]]] = {}
     for row in board.rows:
         budget = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
         key = row["task"], row["algorithm"], row["dp_unit"], budget
         if key not in methods and not (table := client_rows(cells[row["cell"]].done)).empty:
-            methods[key] = _client_rows(row, board.tasks[row["cell"]]["dataset"], table)
+            cell, data = cells[row["cell"]], board.tasks[row["cell"]]["dataset"]
+            changes = _changes(cell, plain.get(cell.shared_key(PROTECTION)), measure)
+            methods[key] = _client_rows(row, data, table, changes)
             tasks.setdefault(row["task"], []).append(key)
     # The best of every task, then the second best.
     in_turn = [key for place in zip_longest(*tasks.values()) for key in place if key is not None]
@@ -87,10 +109,18 @@ def by_client(results: Results, board: Board) -> ClientTable:
     rows.sort(key=lambda own: places[own.data, own.client])  # the best method of each first
     omitted = sum(map(len, methods.values())) - len(rows)
     private = any(row.epsilon is not None for row in rows)
-    return ClientTable(rows, omitted, private, len({row.data for row in rows}) > 1)
+    changed = in_sentence(measure) if any(row.change is not None for row in rows) else ""
+    return ClientTable(rows, omitted, private, len({row.data for row in rows}) > 1, changed)
 
 
-def _client_rows(row: Row, data: str, table: pd.DataFrame) -> list[ClientRow]:
+def _changes(cell: Cell, plain: Cell | None, measure: str) -> dict[Any, float]:
+    """Return by client the change to the same cell without protection, in points."""
+    if plain is None or not is_protected(cell):
+        return {}
+    return (100 * client_changes(cell, plain, measure)).dropna().to_dict()
+
+
+def _client_rows(row: Row, data: str, table: pd.DataFrame, changes: Mapping[Any, float]) -> list[ClientRow]:
     """Return the rows of a setting, from the table of its runs."""
     epsilon = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
     text = quantity(epsilon, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
@@ -99,7 +129,15 @@ def _client_rows(row: Row, data: str, table: pd.DataFrame) -> list[ClientRow]:
     values: dict[Any, Any] = means.where(means.notna(), None).to_dict("index")
     return [
         ClientRow(
-            str(client), row["algorithm"], data, epsilon, text, span(few, many), int(few), values[client]
+            str(client),
+            row["algorithm"],
+            data,
+            epsilon,
+            text,
+            span(few, many),
+            int(few),
+            values[client],
+            changes.get(client),
         )
         for client, few, many in clients["n"].agg(["min", "max"]).itertuples()
     ]

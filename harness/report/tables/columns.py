@@ -11,6 +11,7 @@ import pandas as pd
 from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
+from harness.report.data.leaderboard import named
 from harness.report.tables.privacy import is_uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
 from harness.report.tables.text import is_empty, quantity, share, signed, words
@@ -143,7 +144,7 @@ def _descriptions(board: Board) -> list[ShownColumn]:
         shown_column("epsilon_total", epsilon_text,
               "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
               "cohorts; empty: no privacy"),
-        shown_column("epsilon_median", _median,
+        shown_column("epsilon_median", partial(_median, board),
               "Privacy loss of the median client, and whose the total is; empty where all have about the same"),
         shown_column("adjacency", _neighbors,
               "Change of a data set that is hidden; how participants or records of a batch are drawn"),
@@ -209,10 +210,11 @@ def _ratio(name: str) -> Callable[[Row], str]:
     )
 
 
-def _median(row: Row) -> str:
+def _median(board: Board, row: Row) -> str:
     if not is_uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
-    return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({row['epsilon_of']} has most)"
+    who = named(str(row["epsilon_of"]), board.clients.get(row["cell"], ()))
+    return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({who} has most)"
 
 
 def _form(measure: str) -> str:

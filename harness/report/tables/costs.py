@@ -1,6 +1,6 @@
-"""What privacy and compression cost one algorithm on each data set, and each client of a small federation.
+"""Tables of what protection costs: one algorithm in detail, all methods beside it, and each client.
 
-The protected cells of the algorithm are compared with the same cell without privacy and compression.
+The protected cells of an algorithm are compared with the same cell without privacy and compression.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import pandas as pd
 from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher
-from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.clients import ALONE, GAINS, by_seed, client_changes
+from harness.report.data.identity import plugged
 from harness.report.data.privacy_change import Change, change_from
 from harness.report.data.resolution import Resolution
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NONE
 from harness.report.tables.pivot import Grid, Place
-from harness.report.tables.protection import Comparison, compare_protection, label, labels
+from harness.report.tables.protection import Comparison, compare_protection, is_protected, label, labels
 from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
 
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_COSTS = 3  # of the first sentence
 MOST_NAMED = 6  # clients of a table by client
-BY_CLIENT = ("accuracy", "auroc")  # measures of clients
+MOST_METHODS = 10
+MOST_BESIDE = 4  # protections of the table of methods
 
 
 def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
@@ -39,6 +41,8 @@ def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
         new = [note for note in explained(comparison, resolution) if note not in notes]  # each is said once
         notes |= dict.fromkeys(new)
         grids.append(table._replace(note=" ".join([table.note, *new]), answers=(answer,) if answer else ()))
+        if (methods := method_table(comparison, results, resolution)) is not None:
+            grids.append(methods)
         if (by_client := client_table(comparison, results)) is not None:
             grids.append(by_client)
     return grids
@@ -68,6 +72,68 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
     ]
     title = f"What privacy and compression cost on {data_of(plain)}"
     return _grid(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
+
+
+def method_table(comparison: Comparison, results: Results, resolution: Resolution) -> Grid | None:
+    """Return the values of all methods of a comparison's task under its protections; None for a single method.
+
+    Of every algorithm it shows the settings that were run under most protections, and of these the best. A
+    user's own algorithms come first, then the best.
+    """
+    measure, plain = comparison.measure, comparison.plain
+    heads = list(dict.fromkeys(labels((plain, *comparison.protected))))[: MOST_BESIDE + 1]
+    measured = [cell for cell in results.cells if cell.task == plain.task and cell.values(measure)]
+    rows: dict[str, dict[str, Cell]] = {}
+    for members in grouped(measured, lambda cell: cell.shared_key(("privacy", "compression"))).values():
+        by_label = dict(zip(reversed(labels(members)), reversed(members), strict=True))
+        row = {head: by_label[head] for head in heads if head in by_label}
+        rival, name = rows.get(members[0].algorithm), members[0].algorithm
+        if row and (rival is None or _order(row, measure) < _order(rival, measure)):
+            rows[name] = row
+    if len(rows) < 2:
+        return None
+
+    def place(name: str) -> tuple[bool, float, str]:
+        cells = list(rows[name].values())
+        return "algorithm" not in plugged(cells[0].records[0]), _order(rows[name], measure)[1], name
+
+    shown = sorted(rows, key=place)[:MOST_METHODS]
+    more = len(rows) - len(shown)
+    note = [
+        f"Every method under the same protections, in brackets the change{' in points' * in_points(measure)}; "
+        "the spread over seeds is in the table of all rows.",
+        f"{counted(more, 'more method')} there." if more else "",
+    ]
+    texts = {
+        name: [_with_change(rows[name], head, heads[0], measure, resolution) for head in heads]
+        for name in shown
+    }
+    title = f"What privacy and compression cost every method on {data_of(plain)}"
+    return _grid(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
+
+
+def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
+    """Return a sort key: most protections first, then the best value, without protection if there is one."""
+    first = next((cell for cell in row.values() if not is_protected(cell)), next(iter(row.values())))
+    sign = -1 if better_is_higher(measure) else 1
+    return -len(row), sign * fmean(first.values(measure).values())
+
+
+def _with_change(
+    row: Mapping[str, Cell], head: str, unprotected: str, measure: str, resolution: Resolution
+) -> str:
+    """Return the mean of a method under a protection, and the change that this is; empty where it was not run."""
+    if (cell := row.get(head)) is None:
+        return ""
+    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
+    text = format(fmean(cell.values(measure).values()), ".3f" if in_points(measure) else ".4g")
+    plain = row.get(unprotected)
+    if plain is None or cell is plain:
+        return text
+    if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
+        return text
+    level = f"{NONE} " * is_level(change, resolution, plain, cell)
+    return f"{text} ({level}{signed(scale * change.mean, form)})"
 
 
 def _grid(
@@ -107,7 +173,7 @@ def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) ->
 
 def client_table(comparison: Comparison, results: Results) -> Grid | None:
     """Return the gain or loss of each client of a small federation with names; None for others."""
-    by_measure = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
+    by_measure = {name: by_seed(comparison.plain, name) for name in GAINS}
     # AUROC needs both classes at a client.
     measure = max(by_measure, key=lambda name: (len(by_measure[name]), name == comparison.measure))
     plain = by_measure[measure]
@@ -116,28 +182,22 @@ def client_table(comparison: Comparison, results: Results) -> Grid | None:
     protected = comparison.protected[:MOST_ROWS]
     members = list(zip(labels(protected), protected, strict=True))
     alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
-    members += [("each client alone", cell) for cell in alone if len(_by_client(cell, measure))][:1]
+    members += [("each client alone", cell) for cell in alone if len(by_seed(cell, measure))][:1]
     rows = {label(comparison.plain): [f"{mean:z.3f}" for mean in plain.mean(axis=1)]}
     for text, cell in members:
-        same = list(seed_pairs(cell, comparison.plain, measure).differences)
-        changes = (_by_client(cell, measure) - plain)[same].mean(axis=1).reindex(plain.index)
+        changes = client_changes(cell, comparison.plain, measure)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = [
             "" if pd.isna(change) else signed(100 * change, "+.1f") for change in changes
         ]
-    counts = _by_client(comparison.plain, "n").loc[plain.index]
+    counts = by_seed(comparison.plain, "n").loc[plain.index]
     rows["test samples"] = [
         span(low, high) for low, high in zip(counts.min(axis=1), counts.max(axis=1), strict=True)
     ]
     title = f"What privacy and compression cost each client of {data_of(comparison.plain)}"
-    note = "Changes in points on each client's own test samples, means over seeds."
+    note = f"Under {comparison.plain.algorithm}; changes are points on each client's own test samples, over seeds."
+    if len({cell.algorithm for cell in results.cells if cell.done} - {comparison.plain.algorithm, ALONE}):
+        note += " Those of the other methods are in the page's table Results of each client."
     return _grid(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
-
-
-def _by_client(cell: Cell, measure: str) -> pd.DataFrame:
-    """Return a measure on test samples of clients (rows) by seeds, for clients with a value in every run."""
-    table = client_rows(cell.done)
-    by_seed = table.pivot(index="client", columns="seed", values=measure).astype("float64")
-    return by_seed.reindex(index=table["client"].unique(), columns=[run.seed for run in cell.done]).dropna()
 
 
 def _change_text(change: Change | None, scale: float, form: str) -> str:

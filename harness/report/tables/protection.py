@@ -45,8 +45,8 @@ def compare_protection(
     families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
-        plain = [cell for cell in members if not _is_protected(cell)]
-        protected = sorted((cell for cell in members if _is_protected(cell)), key=_order)
+        plain = [cell for cell in members if not is_protected(cell)]
+        protected = sorted((cell for cell in members if is_protected(cell)), key=_order)
         if plain and protected:
             comparisons.append(Comparison(measure, plain[0], tuple(protected)))
     sign = 1 if better_is_higher(measure) else -1
@@ -106,7 +106,8 @@ def _unit_or_placement(cell: Cell) -> str:
     return f"{privacy.get('placement')} noise"
 
 
-def _is_protected(cell: Cell) -> bool:
+def is_protected(cell: Cell) -> bool:
+    """Return whether a cell has privacy or compression."""
     return bool(cell.spec.get("privacy")) or is_compressed(cell.spec)
 
 

@@ -1,8 +1,8 @@
 """Terminal summary of a suite: the cost of privacy and compression for one algorithm.
 
 The full table of a suite rarely fits on a screen. The summary compares, on each data set, the protected cells of
-one algorithm with the same cell without privacy and compression, paired by seed; and what each client of a small
-federation with names gains or loses.
+one algorithm with the same cell without privacy and compression, paired by seed; shows the values of all methods
+beside it; and what each client of a small federation with names gains or loses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.core.registry import counted
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
-from harness.report.tables.costs import client_table, cost_table, data_of, explained, headline
+from harness.report.tables.costs import client_table, cost_table, data_of, explained, headline, method_table
 from harness.report.tables.pivot import Grid
 from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, compare_protection, labels
@@ -68,6 +68,9 @@ def print_summary(
         _say(console, costs.note)
         _print_grid(costs, console)
         notes |= dict.fromkeys(explained(comparison, resolution))
+        if (methods := method_table(comparison, results, resolution)) is not None:
+            _print_grid(methods, console)
+            notes[methods.note] = None
         if (by_client := client_table(comparison, results)) is not None:
             _print_grid(by_client, console)
             notes[by_client.note] = None

@@ -158,14 +158,15 @@ def markdown_text(
 
 
 def write_latex(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Board,
     path: Path,
     columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
-    notes = [summary(frame), *([RULE] if best else [])]
-    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(frame, columns, best).latex(), ""]))
+    board = Board.of(frame)
+    notes = [summary(board.frame), *([RULE] if best else [])]
+    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(board, columns, best).latex(), ""]))
 
 
 def sheet(

@@ -117,6 +117,27 @@ def test_the_picture_names_the_clients(hospitals, tmp_path, monkeypatch):
     assert clients.named_clients(records, tmp_path / "clients") is None
 
 
+def test_the_picture_shows_the_measure_that_ranks(hospitals, tmp_path, monkeypatch):
+    """Of samples of one class there is no AUROC: accuracy is drawn then, and the title says so."""
+    run(spec(hospitals, "fedavg"), tmp_path / "out")
+    (record,) = Store(tmp_path / "out").records()
+    drawn = {}
+    monkeypatch.setattr(clients, "save", lambda figure, path, note: drawn.update(axes=figure.axes[0]))
+
+    def shown():
+        clients.named_clients([record], tmp_path / "clients", "auroc")
+        values = drawn["axes"].containers[0].lines[0].get_xdata().tolist()
+        return values, drawn["axes"].get_title(loc="left"), drawn["axes"].get_xlabel()
+
+    values, title, label = shown()
+    assert values == pytest.approx(record.final["by_client"]["accuracy"])
+    assert "Accuracy, as clients have no AUROC" in title and label.startswith("Accuracy on")
+    record.final["by_client"]["auroc"] = [0.6, 0.7, 0.8, 0.9]
+    values, title, label = shown()
+    assert values == pytest.approx([0.6, 0.7, 0.8, 0.9])
+    assert "as clients" not in title and label.startswith("AUROC on")
+
+
 def test_privacy_decides_what_is_told(hospitals, tmp_path, capsys):
     private = {"unit": "client", "placement": "central", "epsilon": 8.0, "clip": 1.0}
     usual = run(spec(hospitals, "fedavg", privacy=private), tmp_path / "usual").final["by_client"]

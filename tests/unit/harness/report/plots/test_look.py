@@ -2,9 +2,12 @@
 
 import logging
 import re
+from contextlib import nullcontext
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from harness.config.report import ReportSpec
 from harness.core.registry import UserError
@@ -12,6 +15,8 @@ from harness.report import Results, learning_curves
 from harness.report.plots.every import draw_all
 from harness.report.plots.figure import COLORS
 from harness.report.plots.look import figure_look
+from harness.report.plots.methods import method_order
+from harness.report.tables.rows import board_of
 from tests.support.records import done, evaluation, spec
 
 
@@ -77,3 +82,50 @@ def test_formats_and_styles_that_are_none_are_refused(formats, style, said, tmp_
         pass
     assert "\n" not in str(refused.value) and not re.search("matplotlibrc", str(refused.value))
     assert caplog.text == "" and logging.getLogger("matplotlib").propagate
+
+
+def of_budget(algorithm, epsilon, accuracy, **more):
+    """Return a finished run under a budget, of two rounds."""
+    privacy = epsilon and {"placement": "local", "clip": 1.0, "epsilon": epsilon}
+    rounds = (evaluation(r, 1 + r, epsilon, accuracy=accuracy, auroc=1 - accuracy) for r in (0, 20))
+    return done(spec(algorithm, privacy=privacy, **more), *rounds)
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """Lines of all figures: figure -> label -> color, marker, dashes and whether it is hollow."""
+    found = []
+
+    def note(figure, *args, **options):
+        told = {}
+        for ax in figure.axes:
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+                line = handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
+                hollow = line.get_markerfacecolor() == "white"
+                told[label] = line.get_color(), line.get_marker(), str(line._dash_pattern), hollow
+        found.append(told)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    monkeypatch.setattr("harness.report.plots.figure.replacing", lambda path: nullcontext(path))
+    return found
+
+
+@pytest.mark.parametrize("by", ["accuracy", "auroc"])
+def test_a_method_has_one_color_and_marker_in_all_figures(by, lines, tmp_path):
+    """By name ditto is first, by accuracy fedavg, by AUROC scaffold; the last figure lacks the first of these."""
+    levels = {"ditto": 0.5, "fedavg": 0.6, "scaffold": 0.4}
+    runs = [of_budget(name, e, level) for name, level in levels.items() for e in (None, 8.0, 2.0)]
+    results = Results(runs)
+    assert draw_all(results, tmp_path, ReportSpec(by=by))["accuracy-epsilon"]
+    part = Results([run for run in runs if run.spec["algorithm"]["name"] != "scaffold"])
+    with figure_look(["png"], methods=method_order(board_of(results, by))):
+        learning_curves(part, tmp_path / "part")
+    for name in levels:
+        looks = [look[:2] for figure in lines for label, look in figure.items() if label.startswith(name)]
+        assert len(looks) > 3 and len(set(looks)) == 1
+    assert len(lines[-1]) == len(set(lines[-1].values())) == 6  # two methods under three budgets
+
+
+def test_lines_of_a_lone_method_differ_in_color(lines, tmp_path):
+    learning_curves([of_budget("fedavg", e, 0.5) for e in (None, 8.0, 2.0)], tmp_path / "a")
+    assert len({color for color, *_ in lines[-1].values()}) == len(lines[-1]) == 3

@@ -90,6 +90,20 @@ def test_clients_are_told_for_the_best_setting_of_each_budget():
     assert found.rows[0].means["accuracy"] == 0.99 and found.private
 
 
+def test_clients_are_told_what_protection_changes_under_every_method():
+    """Rome loses ten points and Oslo gains ten under Ditto; of fedavg there is no run without privacy."""
+    runs = [
+        named(ran("ditto", accuracy=0.9)),
+        named(ran("ditto", epsilon=8.0, accuracy=0.8), accuracy=[0.8, 0.6]),
+        named(ran("fedavg", epsilon=8.0, accuracy=0.7)),
+    ]
+    found = table(runs)
+    changes = {(row.client, row.algorithm, row.epsilon_text): row.change_text for row in found.rows}
+    assert changes["Rome", "ditto", "8"] == "-10.0" and changes["Oslo", "ditto", "8"] == "+10.0"
+    assert set(changes.values()) == {"-10.0", "+10.0", ""} and found.changed == "accuracy"
+    assert table(runs[:1]).changed == ""
+
+
 def test_beyond_the_limit_the_worst_methods_of_each_task_go(monkeypatch):
     """Room for three of four methods with two clients each: the second of one task is left out."""
     monkeypatch.setattr(clients, "MOST", 6)

@@ -132,13 +132,30 @@ def test_a_long_suite_is_summarized_in_80_columns_with_setting_guarantee_and_spr
     assert "central placement" in told and "delta 1e-05" in told and "total of the run" in told
     assert "ε = 2 0.700 ± 0.010 -10.0 [-10.0, -10.0]" in told and "± is the sample standard deviation" in told
     assert "60 of 61 runs finished; 6 algorithms, 21 rows" in told and "it broke" in told
-    assert "scaffold" not in told
+    assert "scaffold 0.800 0.790 (-1.0) 0.700 (-10.0)" in told and "On adult, ε = 8 costs" in told
+
+
+def test_a_method_of_one_s_own_is_first_of_at_most_ten():
+    """Twelve methods; the plugin is the worst, then come the nine that are best without protection."""
+    records = [
+        run(0, value, f"m{number:02}", **more)
+        for number in range(11)
+        for value, more in ((0.8 - number / 100, {}), (0.7 - number / 100, {"epsilon": 8}))
+    ]
+    own = [run(0, 0.5, "mine"), run(0, 0.45, "mine", epsilon=8)]
+    records += [replace(record, versions={"plugins": {"algorithm": {}}}) for record in own]
+    lines = [line.split() for line in printed(records, baseline="m00").splitlines()]
+    start = next(n for n, line in enumerate(lines) if line[:2] == ["Accuracy", "of"])
+    shown = [line for line in lines[start + 1 : start + 13] if line and (line[0][0] == "m")]
+    assert shown[0] == ["mine", "0.500", "0.450", "(-5.0)"]
+    assert [line[0] for line in shown[1:]] == [f"m{number:02}" for number in range(9)]
+    assert "2 more methods there." in " ".join(printed(records, baseline="m00").split())
 
 
 def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
     assert "Omitted" in printed(ladder()) and "change, points" in printed(ladder())
     many = [one for name in ("fedavg", "fedprox", "scaffold", "sagda") for one in ladder(name)]
-    assert "scaffold" not in printed(many) and "scaffold" in printed(many, width=250)
+    assert "Algorithm" not in printed(many) and "Algorithm" in printed(many, width=250)
 
 
 def test_more_rows_than_a_screen_holds_are_counted():
@@ -292,7 +309,7 @@ def test_statements_that_differ_name_their_rows():
     assert "ε = 8: Privacy: " in text and "ε = 2: Privacy: " in text
 
 
-def test_one_client_s_noise_for_all_is_said_once_by_its_name():
+def test_one_client_s_noise_for_all_is_said_once_by_its_name(tmp_path):
     """Clients 0 to 2 have names; records of the last are drawn most often under both budgets."""
     names = {"client": ["Bern", "Köln", "Switzerland"], "n": [9, 9, 4]}
     runs = [run(0, 0.9), run(0, 0.8, epsilon=8.0), run(0, 0.7, epsilon=2.0)]
@@ -302,6 +319,9 @@ def test_one_client_s_noise_for_all_is_said_once_by_its_name():
     text = " ".join(printed(runs).split())
     assert text.count("Switzerland sets the noise of all clients, as its records are drawn most often") == 1
     assert "ε is that of Switzerland, the largest" in text and "client 2" not in text
+    write_page(runs, leaderboard(runs), (), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "0.4 (Switzerland has most)" in page and "<dd>Switzerland</dd>" in page and "client 2" not in page
 
 
 def test_the_page_begins_with_what_protection_costs(tmp_path):
