@@ -125,10 +125,9 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     rows = board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
     titles = _titles(board)
-    parts = (members for _, members in board.frame.groupby("task", sort=False, dropna=False))
-    tables = [
-        _task_table(Board(part.reset_index(drop=True), board.clients), beside, by, titles) for part in parts
-    ]
+    parts = [members for _, members in board.frame.groupby("task", sort=False, dropna=False)]
+    boards = [Board(part.reset_index(drop=True), board.clients) for part in parts] if parts[1:] else [board]
+    tables = [_task_table(part, beside, by, titles) for part in boards if len(part.frame)]
     names = {str(head["name"]): None for table in tables for head in table.columns if head["name"]}
     facets = [row["facets"] for table in tables for row in table.rows]
     return PageTable(tables, _choices(facets), _bounds(rows, by), [*names, *["bytes_relative"] * bool(rows)])

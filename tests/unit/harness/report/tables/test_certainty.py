@@ -131,5 +131,5 @@ def test_the_short_tables_stand_above_all_rows(tmp_path):
         apart, level = (
             text.index(title) for title in ("cannot tell apart<"[:-1], "cannot be told from the best")
         )
-        rows = text.index("### All rows" if file.endswith("md") else 'id="table-title"')
+        rows = text.index("### All rows" if file.endswith("md") else 'id="task-1"')
         assert apart < level < rows, file
