@@ -66,7 +66,7 @@ claims: .venv/ready
 	$(BIN)/python -m studies papers
 
 docs: .venv/ready-for-docs
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/site
 
 columns: .venv/ready
 	$(BIN)/python -c 'from harness.report.data.columns import dictionary; print(dictionary(), end="")' > docs/columns.md
