@@ -26,9 +26,7 @@ log = logging.getLogger(__name__)
 BATCH = 64  # samples that are encoded together
 LINES = 10  # of the log about features in progress
 TOLERANCE = 1e-2  # of the largest feature of a batch: rounding in half precision is less
-Arguments = tuple[
-    Any, ...
-]  # of an encoder's network: samples, and the most tokens of one where they are texts
+Arguments = tuple[Any, ...]  # of an encoder's network: samples; of texts also the most tokens of one
 
 
 @dataclass(frozen=True, kw_only=True)
