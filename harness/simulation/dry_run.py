@@ -295,7 +295,8 @@ class DryStages(Stages):
 class DryChannel(Channel):
     """A channel that counts bytes from the shapes of messages alone."""
 
-    stages = DryStages
+    def __init__(self, *arguments: Any, stages: Callable[..., Stages] = DryStages, **options: Any) -> None:
+        super().__init__(*arguments, stages=stages, **options)
 
     def release_values(self, round: Callable[..., Any]) -> None:
         """Set nothing apart: sizes do not depend on it."""

@@ -107,7 +107,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         setup,
         clients=partial(CountedClients, count=count),
         evaluated_clients=partial(CountedAtEvaluation, count=count),
-        channel=NoisyChannel,
+        channel=partial(DryChannel, stages=NoisyStages),
         rows=ClientExecutor(setup.rows.mode),
     )
     for _ in range(min(2, setup.spec.rounds)):  # the second has states before and after
@@ -303,9 +303,3 @@ class NoisyStages(DryStages):
     def add_noise(self, message: Message, row: Tensor) -> Tensor:
         """Add zeros."""
         return row if self.mechanism is None else row + torch.zeros_like(row)
-
-
-class NoisyChannel(DryChannel):
-    """A dry channel with noise of zero."""
-
-    stages = NoisyStages

@@ -24,10 +24,19 @@ from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
-from harness.core.wire.stages import Stages
 from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation
-from harness.testing.small_tasks import Check, Warned, run, same_state, simulate, small, task_of, wide_task
+from harness.testing.small_tasks import (
+    Check,
+    NotedStages,
+    Warned,
+    run,
+    same_state,
+    simulate,
+    small,
+    task_of,
+    wide_task,
+)
 
 EARLY, LATE = 8, 32
 RUNS, ALONE = 32, 8  # from which a variance is estimated; of algorithms that cannot be stacked
@@ -131,27 +140,14 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     ]
 
 
-class Counting(Stages):
+class Counting(NotedStages):
     """Stages that note the length of every booked message of a round."""
-
-    lengths: list[int]
 
     def book(self, message: Message) -> None:
         """Book the message and note its length."""
         super().book(message)
         if self.clients.round >= 0:
-            self.lengths.append(sum(part.shape[-1] for part in message.parts))
-
-
-class Counted(Channel):
-    """A channel that notes the lengths of messages in a list."""
-
-    stages = Counting
-
-    def __init__(self, *arguments: Any, lengths: list[int], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        assert isinstance(self._stages, Counting)
-        self._stages.lengths = lengths
+            self.log.append(sum(part.shape[-1] for part in message.parts))
 
 
 def relative_noise(cls: type[Algorithm]) -> float | None:
@@ -163,9 +159,16 @@ def relative_noise(cls: type[Algorithm]) -> float | None:
     if cls.meta.solves[0] == "vertical":
         return None
     lengths: list[int] = []
-    options: dict[str, Any] = {"clients": Still, "channel": partial(Counted, lengths=lengths)}
+    counted = partial(Channel, stages=partial(Counting, log=lengths))
     with suppress(Incompatible):
-        run = simulate(small(cls), wide_task(cls), rounds=1, privacy=Privacy.of(1.0, **LOCAL), **options)
+        run = simulate(
+            small(cls),
+            wide_task(cls),
+            rounds=1,
+            privacy=Privacy.of(1.0, **LOCAL),
+            clients=Still,
+            channel=counted,
+        )
     if not lengths:
         return None
     variables = sum(part.shape[-1] for part in run.problem.init(torch.Generator()).values())

@@ -70,12 +70,6 @@ class Stages:
         self.notes = Notes(clients, mechanism, diagnostics)
         self.coding = Coding(clients, compression, state)
 
-    def part(self, clients: Clients, assembly: Assembly) -> Stages:
-        """Return the stages of a chunk of the cohort."""
-        state = dict(self.state)
-        mechanism = self.mechanism and self.mechanism.of(clients, state)
-        return type(self)(clients, mechanism, self.compression, state, assembly, self.notes.diagnostics)
-
     def join(self, message: Message) -> Tensor:
         """Subtract the base, divide by the public scales and concatenate the parts."""
         return joined([part.scaled for part in message.parts])
