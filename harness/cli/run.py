@@ -13,6 +13,7 @@ from typing import Any
 from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
 from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
 from harness.cli.described import say_tables
+from harness.cli.grammar import CommandLine
 from harness.cli.progress import SuiteProgress
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
@@ -203,7 +204,7 @@ def exit_code(ends: Counter[str]) -> int:
     return int(any(ends[name] for name in ("failed", "damaged", "running", "left")))
 
 
-def plan_command(args: argparse.Namespace) -> int:
+def plan_command(args: CommandLine) -> int:
     """Print the estimated costs of runs."""
     one_thread()
     chosen = given_suite(args)
@@ -231,10 +232,10 @@ def plan_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _step_after_plan(args: argparse.Namespace) -> str:
+def _step_after_plan(args: CommandLine) -> str:
     """Return the command that makes the runs of a plan."""
     command = "suite" if args.suite else "sweep" if args.sweep or args.random else "run"
-    words = [word for word in args.words if word not in UNTIMED]
+    words = [word for word in args.words[args.words.index("plan") + 1 :] if word not in UNTIMED]
     called = "this run" if command == "run" else "these runs"
     return f"Next: python -m harness {shlex.join([command, *words])} makes {called}."
 
