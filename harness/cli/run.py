@@ -27,7 +27,6 @@ from harness.executors.work import Work
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
-from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
 from harness.simulation.room import fit
 from harness.simulation.saved_model import check_savable
@@ -97,8 +96,8 @@ def run_command(args: argparse.Namespace) -> int:
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     say_tables([spec])
     fitted = fit(setup, execution)
-    if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
-        log.print(needs, markup=False)
+    if fitted.note and not fitted.setup.in_parts:  # the worker says so of those in parts
+        log.print(fitted.note, markup=False)
     if args.save_model:
         check_savable(setup)
     store = Store(args.out).open()
@@ -277,10 +276,6 @@ def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
         means.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
     timed = [cell["seconds"] * cell["runs"] for cell in means if cell["seconds"] is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
-    if largest := max(
-        (row for row in rows if row.get("memory")), key=lambda row: row["memory"], default=None
-    ):
-        about.append(f"memory: {Footprint(**largest['memory_by_part'])}")
     attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})

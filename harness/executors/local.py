@@ -294,7 +294,7 @@ class Group:
                 self._fail(number, error)
             return []
         if room.setup.in_parts:
-            log.warning("%s: %s", room.setup.id, room)
+            log.warning("%s: %s", room.setup.id, room.note)
             for number in group:
                 ready[number].setup = replace(ready[number].setup, in_parts=True)
         pieces = cut([ready[number].setup for number in group], execution.stack, room.most)

@@ -56,7 +56,7 @@ def dry_run(setup: Prepared, *, everybody: bool = False) -> DryRun:
     Incompatible
         If parts of the run are incompatible.
     """
-    return by_shapes(with_some_noise(setup), lambda setup, _: _gone_through(setup, everybody))
+    return by_shapes(with_some_noise(setup), lambda setup: _gone_through(setup, everybody))
 
 
 def with_some_noise(setup: Prepared) -> Setup:
