@@ -22,12 +22,14 @@ from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, Setup, data_key, identify, keyed, load_once, prepare, task
+from harness.simulation.build import identify, keyed, prepare
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
+from harness.simulation.federations import data_key, load_once, task
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import End, Recorder
 from harness.simulation.room import fit
+from harness.simulation.setup import Execution, Setup
 from harness.simulation.snapshot import Failure
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable

@@ -20,7 +20,7 @@ from harness.core.registry import UserError
 from harness.executors import cores
 from harness.executors.local import run_one, torch_threads
 from harness.executors.records import Unrepeatable, repeatable
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.outcomes import computed_fields

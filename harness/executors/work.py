@@ -16,8 +16,9 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import UserError
 from harness.executors.scheduler import Outcome, run_all
-from harness.simulation.build import Execution, data_digest, frozen_part
+from harness.simulation.build import data_digest, frozen_part
 from harness.simulation.callbacks import Callback, observed
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 
 log = logging.getLogger(__name__)

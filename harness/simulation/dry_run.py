@@ -25,8 +25,8 @@ from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
-from harness.simulation.build import Prepared, Setup
 from harness.simulation.hollow import by_shapes
+from harness.simulation.setup import Prepared, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.totals import DryRun
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from harness.core.clients.row_table import RowTable
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 
 T = TypeVar("T")
 

@@ -16,20 +16,12 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.units import size
-from harness.simulation.build import (
-    Execution,
-    Setup,
-    data_key,
-    frozen_part,
-    identify,
-    make_federation,
-    named_digest,
-    prepare,
-    stand_in_federation,
-)
+from harness.simulation.build import frozen_part, identify, named_digest, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import of_cohorts
+from harness.simulation.federations import data_key, make_federation, stand_in_federation
 from harness.simulation.room import Need, needed
+from harness.simulation.setup import Execution, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import largest_stack, sizes, stack_key
 from harness.simulation.statement import statement

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.core.execution.memory import Room, resident, room
 from harness.core.registry import UserError
 from harness.core.units import size
-from harness.simulation.build import Execution, Prepared
+from harness.simulation.setup import Execution, Prepared
 from harness.simulation.simulation import divisible
 from harness.simulation.stacking import sizes
 

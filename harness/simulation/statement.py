@@ -15,7 +15,7 @@ from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
 from harness.models import adapters_of
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from privacy.event import SECRET
 from privacy.ledger import Ledger
 from privacy.own_mechanism import MechanismError

@@ -13,8 +13,9 @@ from harness.config.searches import Price, Search
 from harness.config.tune import HalvingTune, TuneSpec
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
-from harness.simulation.build import data_key, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.federations import data_key
 from harness.simulation.totals import DryRun
 from privacy.event import Event
 from privacy.individual import largest

@@ -32,7 +32,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core import rng
 from harness.simulation.attacks.tap import shared_model, step_of, tapped
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 
 VICTIMS = 4
 MOST = 16  # samples that are looked for at once

@@ -259,7 +259,7 @@ def test_images_that_are_not_here_are_planned_by_size(monkeypatch):
         "rounds": 3,
     }
     (here,) = plan([Combination({}, read_spec(spec))], timed=False)
-    monkeypatch.setattr("harness.simulation.build.available", lambda name: None)
+    monkeypatch.setattr("harness.simulation.federations.available", lambda name: None)
     (row,) = plan([Combination({}, read_spec(spec))], timed=False)
     assert row["id"] is None and here["id"] is not None
     assert row["bytes_up"] == 10 * 3 * 4 * (64 * 10 + 10 + 10)
@@ -267,7 +267,7 @@ def test_images_that_are_not_here_are_planned_by_size(monkeypatch):
 
 
 def test_tables_that_are_not_here_are_not_planned(monkeypatch):
-    monkeypatch.setattr("harness.simulation.build.available", lambda name: None)
+    monkeypatch.setattr("harness.simulation.federations.available", lambda name: None)
     spec = {"data": "breast-cancer", "partition": {"kind": "iid", "clients": 4}, "model": "logistic"}
     cell = Combination({}, read_spec({**spec, "algorithm": "fedavg", "rounds": 1}))
     with pytest.raises(DataError, match="only images can"):

@@ -13,9 +13,10 @@ from harness.core.registry import UserError
 from harness.executors import scheduler
 from harness.executors.local import run_together
 from harness.simulation import room
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.room import BASELINE, fit, needed
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 from tests.support.runs import finished, given
 
@@ -124,7 +125,7 @@ from pathlib import Path
 import torch
 from harness.config.run import read_spec
 from harness.executors.local import run_together
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 torch.set_num_threads(Execution().threads)  # like the command: with several threads runs are not stacked
 specs = [read_spec(one) for one in json.loads(sys.argv[1])]
 ends = run_together(specs, Path(sys.argv[2]), Execution(stack=len(specs)))
