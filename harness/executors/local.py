@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def why(self) -> str:
-        """The reason, and how to repeat a run whose end was on record before; empty without a reason."""
+        """The reason, and how to repeat a run that ended earlier; empty without a reason."""
         again = " (recorded earlier; --retry runs it again)" if self.earlier else ""
         return f"{self.reason}{again}" if self.reason else ""
 
@@ -160,7 +160,7 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
 
 
 class Options(NamedTuple):
-    """How runs are carried out; see `run_together`."""
+    """Options of the execution of runs; see `run_together`."""
 
     execution: Execution = Execution()
     retry: bool = False
@@ -346,14 +346,14 @@ def _how(execution: Execution) -> dict[str, Any]:
 
 
 def _outcome(id: str, end: End) -> Outcome:
-    """Return the outcome of a run whose end is on record."""
+    """Return the outcome of a run from its recorded end."""
     if isinstance(end, Failure):
         return Outcome(id, "failed", str(end))
     return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 
 
 def _refuse_other_noise(requested: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
-    """Raise UserError if a run that does not begin anew has the noise of other code than requested."""
+    """Raise UserError if a run to be continued has the noise of other code than requested."""
     earlier = folder.code or NONE
     if spec.privacy is not None and requested not in (None, earlier) and status in ("done", "interrupted"):
         raise UserError(

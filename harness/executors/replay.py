@@ -218,7 +218,7 @@ def _short(value: Any) -> str:
 
 
 def chosen(ids: Sequence[str], sample: int, seed: int) -> list[str]:
-    """Return a random sample of runs without repetition, all of them if there are no more; sorted."""
+    """Return a random sample of distinct runs, sorted; all runs if there are fewer than asked for."""
     pool = sorted(ids)
     return sorted(random.Random(seed).sample(pool, min(sample, len(pool))))
 

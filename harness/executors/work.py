@@ -1,4 +1,4 @@
-"""Where and how the runs of a suite are carried out, and what ``suite.json`` says of each."""
+"""The way in which runs of a suite are carried out, and the content of ``suite.json``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unfollowed(title: str, store: Store, runs: Mapping[str, RunSpec]) -> Iterato
 
 @dataclass(frozen=True)
 class Work:
-    """Where runs are written and how they are computed; results do not depend on the latter.
+    """Folder and execution options of runs; results do not depend on the options.
 
     Attributes
     ----------

@@ -172,7 +172,7 @@ def _bands(spec: RunSpec, privacy: CentralPrivacy, total: int) -> int:
 
 
 def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:
-    """Return the equal problem of an earlier run, whose functions may have been traced, or this one."""
+    """Return the equal problem of an earlier run, which may have traced functions, or else this one."""
     if problem.constants is None:
         return problem
     key = (

@@ -337,7 +337,7 @@ def _counts(setup: Setup) -> tuple[Counts, bool]:
 
 
 def _named(spec: RunSpec, dealt: Federation) -> str:
-    """Return the digest by which a run names its data; that of stand-ins is never hidden."""
+    """Return the digest by which a run names its data; stand-ins keep theirs under strict privacy."""
     return dealt.digest if dealt.digest == DIGEST else named_digest(spec, dealt.digest)
 
 

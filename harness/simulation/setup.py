@@ -189,7 +189,7 @@ class Setup(Prepared):
         return self.members or (self,)
 
     def uncalibrated(self) -> Prepared:
-        """Return the run, to find the noise of its budget anew after a change."""
+        """Return the run without its noise, so that it can be calibrated again after a change."""
         shared = {field.name: getattr(self, field.name) for field in fields(Prepared)}
         return Prepared(**{**shared, "members": tuple(run.uncalibrated() for run in self.members)})
 

@@ -199,7 +199,7 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
 
 
 def _draws(privacy: Privacy) -> dict[str, str]:
-    """Return whose the secret draws are, which decides how several runs compose; nothing without such a tie."""
+    """Return the field on the owner of secret draws, by which several runs compose; empty without such draws."""
     if privacy.spec.draws == "paired":
         return {"secret_draws": PAIRED_DRAWS}
     if privacy.sampling not in SECRET:

@@ -197,7 +197,7 @@ class Stages:
         return Average(placed(average, of_server(message.mask, whole), whole))
 
     def normalize(self, message: Message, average: Average) -> Average:
-        """Divide each entry by the weight of the clients whose models contain it."""
+        """Divide each entry by the weight of the clients that have it in their models."""
         if average.held is None:
             return average
         held = average.held

@@ -27,7 +27,7 @@ MOST_HISTORIES = 50  # of units whose releases are compared order by order; of m
 
 
 def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | None:
-    """Return the cost of a search and of a run with what it has chosen; None where it is not known.
+    """Return the privacy cost of a search and of a run with the chosen settings; None if unknown.
 
     Of independent runs that choose by figures alone, as those of a Latin hypercube do, were their settings drawn at
     random (`privacy.selection_epsilon`). Runs that share draws are not independent, and the runs of a surface are

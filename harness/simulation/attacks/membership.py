@@ -60,7 +60,7 @@ class Pairs(NamedTuple):
 
 
 def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: int) -> dict[str, Any] | None:
-    """Attack the final model of a run; None where there is none that is common to all clients.
+    """Attack the final model of a run; None if clients have no common model.
 
     Parameters
     ----------
