@@ -1,4 +1,7 @@
-"""The fork server, of which worker processes are copies."""
+"""The fork server, of which worker processes are copies.
+
+A worker that imports torch and this package by itself takes 3 s of a core and 200 MB; copies of a server share them.
+"""
 
 from __future__ import annotations
 
