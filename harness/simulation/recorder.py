@@ -61,6 +61,8 @@ class Recorder:
 
     Attributes
     ----------
+    setup : Prepared
+        The run. Until `open`, the executor may give it the noise of other code, or have its cohort in parts.
     checkpoint : dict or None
         Checkpoint of the folder.
     lines, spent : int, float

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,15 +52,23 @@ RELEASE_CHECKS: list[Check] = []
 
 
 class Still(DryClients):
-    """Clients that compute nothing; functions of one client give zeros of the right shape."""
+    """Clients that compute nothing; functions of one client give zeros of the right shape.
 
-    shapes: ClassVar[dict[Any, Any]] = {}
+    Parameters
+    ----------
+    shapes : dict
+        Results of functions, which the clients of one run share.
+    """
+
+    def __init__(self, *arguments: Any, shapes: dict[Any, Any], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._shapes = shapes
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Return zeros."""
-        if fn not in self.shapes:
-            self.shapes[fn] = super().each(fn, *arguments)
-        shape = self.shapes[fn]
+        if fn not in self._shapes:
+            self._shapes[fn] = super().each(fn, *arguments)
+        shape = self._shapes[fn]
         return (
             torch.zeros_like(shape)
             if isinstance(shape, Tensor)
@@ -111,14 +119,20 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     moved = replace(problem, init=lambda draw: {n: part + 1 for n, part in problem.init(draw).items()})
     algorithm = small(cls, **settings)
     local = {**LOCAL, "clip": CLIP}
-    options: dict[str, Any] = {"rounds": 0, "clients": Still}
 
     def begin(noise: float, runs: Sequence[int]) -> Simulation:
-        Still.shapes.clear()
         data = stack([federation] * len(runs)) if len(runs) > 1 else federation
         keys, seeds = tuple(f"run {number}" for number in runs), (0,) * len(runs)
         privacy = Privacy.of(noise, **local)
-        return simulate(algorithm, (moved, data), privacy=privacy, noise_keys=keys, seeds=seeds, **options)
+        return simulate(
+            algorithm,
+            (moved, data),
+            rounds=0,
+            privacy=privacy,
+            noise_keys=keys,
+            seeds=seeds,
+            clients=partial(Still, shapes={}),
+        )
 
     apart_by_field: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     try:
@@ -166,7 +180,7 @@ def relative_noise(cls: type[Algorithm]) -> float | None:
             wide_task(cls),
             rounds=1,
             privacy=Privacy.of(1.0, **LOCAL),
-            clients=Still,
+            clients=partial(Still, shapes={}),
             channel=counted,
         )
     if not lengths:

@@ -106,12 +106,17 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
         _compared(best[each * n : each * (n + 1)], tries[each * n + each - 1][0].labels, truth, inside)
         for n, truth in enumerate(truths)
     ]
+    sizes = [len(truth.y) for truth in truths]
+    return {"victims": len(truths), "samples": float(np.mean(sizes)), **_means(figures)}
+
+
+def _means(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of every figure over the clients that have it."""
     names = dict.fromkeys(name for of_client in figures for name in of_client)
-    means = {
+    return {
         name: float(np.mean([of_client[name] for of_client in figures if name in of_client]))
         for name in names
     }
-    return {"victims": len(truths), "samples": float(np.mean([len(truth.y) for truth in truths])), **means}
 
 
 def _compared(samples: Sequence[Tensor], guessed: Tensor, truth: Batch, inside: Tensor) -> dict[str, float]:
