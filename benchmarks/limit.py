@@ -25,8 +25,9 @@ from harness.core.clients.clients import Clients
 from harness.core.execution import tracing
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.wire.channel import Channel
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import stack_setups
 

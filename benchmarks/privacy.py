@@ -21,10 +21,11 @@ import numpy as np
 import pytest
 
 from harness.config.run import read_spec
-from harness.simulation.build import Setup, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run
 from harness.simulation.loop import simulate
+from harness.simulation.setup import Setup
 from privacy.accounting import account, calibrate
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, gaussian_epsilon

@@ -1,4 +1,4 @@
-"""Unstructured pruning by importance: which single parameters a model keeps for what they cost in time."""
+"""Unstructured pruning by importance: the choice of single parameters by their importance and cost in time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reconfigured(
     removable: float,
     most: float = 1.0,
 ) -> Tensor:
-    """Choose the parameters whose importance is largest for the time of a round (Jiang et al. 2019).
+    """Choose the parameters with the largest importance for the time of a round (Jiang et al. 2019).
 
     Of each layer, the kept parameters of smallest magnitude may go and all others may come back. They are added in
     the order of importance over time, as long as this raises the total importance over the time of a round.

@@ -54,7 +54,7 @@ class OwnCodec(ABC):
 
     @abstractmethod
     def size(self, count: int) -> int:
-        """Return how many bytes a message of so many entries takes; at most, unless `fixed`."""
+        """Return the bytes of a message with a number of entries: exactly if `fixed`, otherwise at most."""
 
 
 Own = TypeVar("Own", bound=type[OwnCodec])

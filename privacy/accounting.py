@@ -381,7 +381,7 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
 
 
 def by_pld(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
-    """Return epsilon by privacy loss distributions, and why there is none (empty if there is).
+    """Return epsilon by privacy loss distributions and an empty text, or infinity and the reason.
 
     ``bound`` is an upper bound that is known.
     """

@@ -171,7 +171,7 @@ def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
 
 
 def joint_norm(norms: Sequence[float]) -> float:
-    """Return the L2 bound of a message whose parts are clipped separately: ``sqrt(sum_j C_j^2)``."""
+    """Return the L2 bound of a message with parts that are clipped separately: ``sqrt(sum_j C_j^2)``."""
     return math.hypot(*norms)
 
 
@@ -240,7 +240,7 @@ class AdaptiveClip:
 
     @classmethod
     def for_cohort(cls, expected: float, noise_multiplier: float, *, replaced: bool = False) -> AdaptiveClip:
-        """Return the rule whose noisy share is as exact as in the paper, where the budget allows it.
+        """Return the rule with a noisy share as exact as in the paper, if the budget allows it.
 
         The noise of the share has a standard deviation of `SHARE_STD`, or more in cohorts so small that the update
         would then have more than `MOST_NOISE` times the noise of the round. Runs without noise have none here.

@@ -65,7 +65,7 @@ def one_run_epsilon(
 def one_run_gaussian_epsilon(
     guesses_correct: int, guesses_made: int, canaries: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """Lower bound on epsilon from one run whose releases compose to a Gaussian, without sampling.
+    """Lower bound on epsilon from one run, if its releases compose to a Gaussian without sampling.
 
     Let two neighboring runs be as hard to tell as N(0, 1) and N(mu, 1): an event of probability x in one has at
     most ``F(x) = Phi(Phi^-1(x) + mu)`` in the other. N of the r guesses are right, ``p_i = P[N = i]``. For a
@@ -152,7 +152,7 @@ def clopper_pearson_epsilon(
 def _refuted(
     correct: int, guesses: int, canaries: int, doubt: float, inverse: Callable[[float], float]
 ) -> bool:
-    """Return whether so many right guesses have probability below ``doubt`` under F, given its inverse."""
+    """Return whether this number of right guesses has probability below ``doubt`` under F, given its inverse."""
     right, wrong = doubt * correct / canaries, doubt * (guesses - correct) / canaries
     for count in range(correct - 1, -1, -1):
         needed = max(wrong, inverse(right))

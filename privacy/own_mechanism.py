@@ -311,7 +311,7 @@ def _values(function: Callable[[Array], Array], at: Array) -> Array:
 
 
 def _check_declared(noise: Noise) -> None:
-    """Raise MechanismError if the declared distribution is none, or one for which nothing is proved."""
+    """Raise MechanismError if the declared distribution is invalid, or one without a proof."""
     end, draws = noise.end, np.random.default_rng(1)
     below = np.linspace(-end, 0.0, 2**13 + 1)
     at = np.concatenate([below, -below[-2::-1]])

@@ -110,7 +110,7 @@ def _epsilon(events: tuple[Event, ...], delta: float, bound: float) -> float:
 
 
 def _invert(pmf: Any, delta: float, high: float) -> float:
-    """Return the epsilon at delta, whose delta is computed again; infinity where it cannot be found.
+    """Return the epsilon at delta, checked by computing its delta; infinity if there is none.
 
     Beyond about 700 the library's formula underflows, which may also make its result too small. Such
     distributions are inverted in logarithms.

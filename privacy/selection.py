@@ -1,4 +1,4 @@
-"""Private selection: the epsilon of a search for settings whose winner is published.
+"""Private selection: the epsilon of a search for settings if only the winner is published.
 
 Papernot and Steinke (ICLR 2022, https://arxiv.org/abs/2110.03620) bound the privacy of the best of a random number
 of runs: Theorem 6 for Poisson numbers, Theorem 2 for the truncated negative binomial family, of which the geometric
@@ -45,7 +45,7 @@ def selection_epsilon(
     tries: int = 1,
     after: int = 0,
 ) -> Selected:
-    """Return the privacy of a search, and of a release with what it has chosen.
+    """Return the privacy of a search, and of a release with the chosen settings.
 
     Parameters
     ----------

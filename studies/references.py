@@ -28,7 +28,7 @@ from harness.report.data.leaderboard import typed
 from harness.report.data.published import published_leaderboard
 from harness.report.data.references import PATH, Shape
 from harness.report.data.specs import dotted, in_text
-from harness.simulation.build import make_federation
+from harness.simulation.federations import make_federation
 from harness.storage.cells import as_csv
 from harness.storage.files import output
 

@@ -11,8 +11,8 @@ from harness.core.registry import UserError
 from harness.report.folder import Report
 from harness.report.tensorboard import TensorBoard
 from harness.report.verdict import Hypothesis, judge
-from harness.simulation.build import Execution, Setup
 from harness.simulation.callbacks import Callback, StopEarly
+from harness.simulation.setup import Execution, Setup
 from harness.simulation.simulation import Simulation
 from harness.storage.store import RunRecord
 

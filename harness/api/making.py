@@ -26,10 +26,10 @@ from harness.executors.suites import run_suite
 from harness.executors.work import Follower, Work, unfollowed
 from harness.simulation import build
 from harness.simulation import plan as plans
-from harness.simulation.build import Execution, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.saved_model import check_savable
+from harness.simulation.setup import Execution, Setup
 from harness.storage.run_files import EXTRAS
 from harness.storage.store import RunRecord, Store
 

@@ -12,8 +12,9 @@ from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
 from harness.models import MODELS
-from harness.simulation.build import make_federation, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.federations import make_federation
 from harness.storage.files import output
 from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check

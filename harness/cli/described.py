@@ -16,7 +16,7 @@ from datasets.formats import SUFFIXES
 from harness.cli.console import log, out, print_rows
 from harness.config.describing import describe
 from harness.config.run import RunSpec
-from harness.simulation.build import load_once, task
+from harness.simulation.federations import load_once, task
 
 
 def describe_command(args: argparse.Namespace) -> int:

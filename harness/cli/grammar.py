@@ -31,6 +31,20 @@ def amount_of_bytes(text: str) -> float:
         raise argparse.ArgumentTypeError(f"bytes are needed, as 500kB or 1e6, given {text!r}") from None
 
 
+class CommandLine(argparse.Namespace):
+    """The parsed options of a command.
+
+    Attributes
+    ----------
+    words : list[str]
+        The command line as it was typed, which a next step may repeat.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__()
+        self.words = list(words)
+
+
 class Version(argparse.Action):
     """Print the versions that results depend on, and end."""
 
@@ -74,13 +88,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and refuse unknown options here, where those of the command are known.
-
-        ``words`` of the result are the arguments of the command as they were given, which a next step may repeat.
-        """
+        """Parse, and refuse unknown options here, where those of the command are known."""
         parsed, unparsed = super().parse_known_args(args, namespace)
-        if args is not None and not hasattr(parsed, "words"):  # a command is parsed before what is above it
-            parsed.words = tuple(args)
         if unparsed and unparsed[0].startswith("-"):
             raise unknown("option", unparsed[0].partition("=")[0], self._option_string_actions)
         if unparsed:

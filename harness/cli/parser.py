@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 
 from harness.cli.commands import COMMANDS, data_options
 from harness.cli.examples import EXAMPLES, PROGRAM, epilog, with_examples
-from harness.cli.grammar import Parser, Version, grouped_help
+from harness.cli.grammar import CommandLine, Parser, Version, grouped_help
 from harness.cli.names import shadowed
 from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Screen, Visible
@@ -47,11 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_code(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    carry_out: Callable[[argparse.Namespace], int],
+    carry_out: Callable[[CommandLine], int],
 ) -> int:
     """Parse arguments, carry them out, and return the exit code; errors of a user become one line."""
     try:
-        given = parser.parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        given = parser.parse_args(words, CommandLine(words))
         if hidden := shadowed():
             return _refused("; ".join(hidden))
         screen = Screen()
@@ -77,7 +78,7 @@ def exit_code(
         return _refused(str(error))
 
 
-def _carry_out(given: argparse.Namespace) -> int:
+def _carry_out(given: CommandLine) -> int:
     """Import the command that was given, and run it."""
     module, name = given.do
     if getattr(given, "jobs", 1) != 1 and given.executor in (None, "processes") and cores() > 1:

@@ -13,6 +13,7 @@ from typing import Any
 from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
 from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
 from harness.cli.described import say_tables
+from harness.cli.grammar import CommandLine
 from harness.cli.progress import SuiteProgress
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
@@ -26,7 +27,6 @@ from harness.executors.work import Work
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
-from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
 from harness.simulation.room import fit
 from harness.simulation.saved_model import check_savable
@@ -96,8 +96,8 @@ def run_command(args: argparse.Namespace) -> int:
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     say_tables([spec])
     fitted = fit(setup, execution)
-    if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
-        log.print(needs, markup=False)
+    if fitted.note and not fitted.setup.in_parts:  # the worker says so of those in parts
+        log.print(fitted.note, markup=False)
     if args.save_model:
         check_savable(setup)
     store = Store(args.out).open()
@@ -203,7 +203,7 @@ def exit_code(ends: Counter[str]) -> int:
     return int(any(ends[name] for name in ("failed", "damaged", "running", "left")))
 
 
-def plan_command(args: argparse.Namespace) -> int:
+def plan_command(args: CommandLine) -> int:
     """Print the estimated costs of runs."""
     one_thread()
     chosen = given_suite(args)
@@ -231,10 +231,10 @@ def plan_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _step_after_plan(args: argparse.Namespace) -> str:
+def _step_after_plan(args: CommandLine) -> str:
     """Return the command that makes the runs of a plan."""
     command = "suite" if args.suite else "sweep" if args.sweep or args.random else "run"
-    words = [word for word in args.words if word not in UNTIMED]
+    words = [word for word in args.words[args.words.index("plan") + 1 :] if word not in UNTIMED]
     called = "this run" if command == "run" else "these runs"
     return f"Next: python -m harness {shlex.join([command, *words])} makes {called}."
 
@@ -276,10 +276,6 @@ def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
         means.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
     timed = [cell["seconds"] * cell["runs"] for cell in means if cell["seconds"] is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
-    if largest := max(
-        (row for row in rows if row.get("memory")), key=lambda row: row["memory"], default=None
-    ):
-        about.append(f"memory: {Footprint(**largest['memory_by_part'])}")
     attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})

@@ -45,7 +45,7 @@ class Condition(NamedTuple):
 
     @property
     def upper(self) -> bool | None:
-        """Whether the bound is an upper one; None if it is none."""
+        """Whether the bound is an upper one; None if the condition is not a bound."""
         return {"<": True, "<=": True, ">": False, ">=": False}.get(self.sign)
 
     def holds(self, value: Any) -> bool:

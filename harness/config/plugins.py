@@ -136,7 +136,7 @@ def authors_line(error: BaseException, algorithm: type[Algorithm]) -> str:
 
 
 def _of_package(points: Iterable[EntryPoint]) -> Sources:
-    """Return what the modules of entry points consist of; of an installed package, whose version tells, nothing."""
+    """Return the sources of the modules of entry points; none for installed packages, which have versions."""
     lines = "\n".join(f"import {point.module}" for point in points)
     return sources_of([Source("entry points", lines.encode(), Path.cwd())], PACKAGES)
 

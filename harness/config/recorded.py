@@ -96,10 +96,10 @@ def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) ->
         named["data"].pop("path", None)  # the digest identifies the data
         if isinstance(files := named["data"].get("files"), Mapping):
             named["data"]["files"] = {
-                name: {key: value for key, value in one.items() if key != "path"}
-                if isinstance(one, Mapping)
+                name: {key: value for key, value in file.items() if key != "path"}
+                if isinstance(file, Mapping)
                 else {}
-                for name, one in files.items()
+                for name, file in files.items()
             }
     text = json.dumps({"spec": named, "data": digest, "versions": versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -139,18 +139,17 @@ def versions(spec: Mapping[str, Any], frozen: str = "") -> dict[str, Any]:
     """
     names = named_parts(spec)
     names["problem"] = names["problem"] or RUN_DEFAULTS["problem"]["kind"]
-    found = {section: part(section, names[section]).get("version") for section in ("algorithm", "problem")}
-    found["partition"] = part("partition", names["partition"]).get("version") if names["partition"] else 1
-    if None in found.values():
+    always = {section: part(section, names[section]).get("version") for section in ("algorithm", "problem")}
+    always["partition"] = part("partition", names["partition"]).get("version") if names["partition"] else 1
+    if None in always.values():
         return {}
     data = part("data", names["data"]).get("version")
-    own = {section: own_version(section, name) for section, name in names.items()}
-    plugins = {section: version for section, version in own.items() if version}
+    plugins = {section: version for section, name in names.items() if (version := own_version(section, name))}
     return {
-        **found,
+        **always,
         **({"data": data} if data else {}),
         **({FROZEN: frozen} if frozen else {}),
-        **{name: one.version for name, one in SPECIAL.items() if one.concerns(spec)},
+        **{name: special.version for name, special in SPECIAL.items() if special.concerns(spec)},
         **({"plugins": plugins} if plugins else {}),
     }
 
@@ -171,8 +170,8 @@ def own_version(section: str, name: str) -> str | None:
 
 def model_meta(algorithm: str) -> dict[str, Any]:
     """Return what records hold of an algorithm's `Meta`, as tables need it; empty if it is not registered."""
-    found = part("algorithm", algorithm)
-    return {"family": found["row"]["family"], "pooled": found["pooled"]} if found else {}
+    facts = part("algorithm", algorithm)
+    return {"family": facts["row"]["family"], "pooled": facts["pooled"]} if facts else {}
 
 
 def check_current(spec: Mapping[str, Any]) -> None:
@@ -195,7 +194,7 @@ def _current(kind: str, name: str) -> bool:
     from harness.config import parts  # loaded already, where runs are made
 
     real = parts.facts(kind, name)
-    return all(BUILT_IN[kind][name].get(one) == real.get(one) for one in ("version", "defaults"))
+    return all(BUILT_IN[kind][name].get(fact) == real.get(fact) for fact in ("version", "defaults"))
 
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
@@ -228,7 +227,7 @@ def _known_terms(spec: Mapping[str, Any]) -> bool:
     if settings["release"] != "value":
         return False
     joins_late = name == "fedbioacc" and spec.get("cohort") is not None
-    return joins_late or any(settings.get(one) for one in ("weight_decay", _ONCE_PROTECTED.get(name, "")))
+    return joins_late or any(settings.get(key) for key in ("weight_decay", _ONCE_PROTECTED.get(name, "")))
 
 
 def draws_of(privacy: Any) -> str | None:
@@ -279,17 +278,17 @@ def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
         Sections that name a part of a plugin. It keeps all settings, so that the result does not depend on whether
         the plugin is loaded.
     """
-    usual, found = RUN_DEFAULTS, {}
+    usual, kept = RUN_DEFAULTS, {}
     for section, value in spec.items():
         if section in usual and value == usual[section]:
             continue
         if isinstance(value, Mapping):
             omitted = _usual_settings(section, value, plugged)
-            value = {key: own for key, own in value.items() if key not in omitted or own != omitted[key]}
+            value = {key: setting for key, setting in value.items() if omitted.get(key, ...) != setting}
             if not value:
                 continue
-        found[section] = value
-    return found
+        kept[section] = value
+    return kept
 
 
 def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
@@ -302,12 +301,12 @@ def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
     }
 
 
-def _usual_settings(section: str, given: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
-    """Return the defaults of a section and of what it names."""
+def _usual_settings(section: str, settings: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
+    """Return the defaults of a section and of the part that it names."""
     fields: dict[str, Any] = BUILT_IN["section"].get(section, {}).get("defaults", {})
     if section in plugged or section not in NAMES:
         return fields
-    return {**fields, **part(section, _name(section, given)).get("defaults", {})}
+    return {**fields, **part(section, _name(section, settings)).get("defaults", {})}
 
 
 def _name(section: str, part: object) -> str:

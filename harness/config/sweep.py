@@ -149,7 +149,7 @@ def _combination(
 def _with_other_seed(
     settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
 ) -> Combination | None:
-    """Return an earlier combination with another seed, which needs no further check; None if there is none."""
+    """Return an earlier combination with another seed, which needs no check; None without an earlier one."""
     seed = next((value for path, value in settings if path == "seed"), None)
     earlier = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
     if earlier is None:

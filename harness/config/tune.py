@@ -101,7 +101,7 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 
 @dataclass(frozen=True)
 class TuneSpec(ABC):
-    """How settings are searched; the fields are those of the section."""
+    """Settings of a search; the fields are those of the section."""
 
     settings: Annotated[dict[str, Range], BeforeValidator(partial(read_ranges, TUNED))] = field(
         default_factory=dict

@@ -92,7 +92,7 @@ def estimate(cells: Sequence[Combination], tune: TuneSpec | None) -> Estimate:
 
 
 class _Rungs(NamedTuple):
-    """How many settings a search tries on each rung, at each budget."""
+    """Numbers of settings that a search tries on each rung, at each budget."""
 
     settings: int
     better: int

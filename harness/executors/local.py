@@ -22,12 +22,14 @@ from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, Setup, data_key, identify, keyed, load_once, prepare, task
+from harness.simulation.build import identify, keyed, prepare
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
+from harness.simulation.federations import data_key, load_once, task
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import End, Recorder
 from harness.simulation.room import fit
+from harness.simulation.setup import Execution, Setup
 from harness.simulation.snapshot import Failure
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
@@ -61,7 +63,7 @@ class Outcome:
 
     @property
     def why(self) -> str:
-        """The reason, and how to repeat a run whose end was on record before; empty without a reason."""
+        """The reason, and how to repeat a run that ended earlier; empty without a reason."""
         again = " (recorded earlier; --retry runs it again)" if self.earlier else ""
         return f"{self.reason}{again}" if self.reason else ""
 
@@ -158,7 +160,7 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
 
 
 class Options(NamedTuple):
-    """How runs are carried out; see `run_together`."""
+    """Options of the execution of runs; see `run_together`."""
 
     execution: Execution = Execution()
     retry: bool = False
@@ -294,7 +296,7 @@ class Group:
                 self._fail(number, error)
             return []
         if room.setup.in_parts:
-            log.warning("%s: %s", room.setup.id, room)
+            log.warning("%s: %s", room.setup.id, room.note)
             for number in group:
                 ready[number].setup = replace(ready[number].setup, in_parts=True)
         pieces = cut([ready[number].setup for number in group], execution.stack, room.most)
@@ -344,14 +346,14 @@ def _how(execution: Execution) -> dict[str, Any]:
 
 
 def _outcome(id: str, end: End) -> Outcome:
-    """Return the outcome of a run whose end is on record."""
+    """Return the outcome of a run from its recorded end."""
     if isinstance(end, Failure):
         return Outcome(id, "failed", str(end))
     return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 
 
 def _refuse_other_noise(requested: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
-    """Raise UserError if a run that does not begin anew has the noise of other code than requested."""
+    """Raise UserError if a run to be continued has the noise of other code than requested."""
     earlier = folder.code or NONE
     if spec.privacy is not None and requested not in (None, earlier) and status in ("done", "interrupted"):
         raise UserError(

@@ -21,7 +21,7 @@ from harness.config import plugins
 from harness.config.run import RunSpec
 from harness.executors.local import Ended, Outcome, Unit, run_together
 from harness.executors.server import METHOD, replace_environment, start_server
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 
 STARTS = 5  # of a new worker, at most
 PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed

@@ -22,7 +22,7 @@ from harness.config import plugins
 from harness.config.run import RunSpec
 from harness.core.registry import Interrupted, UserError
 from harness.executors.local import Ended, Outcome, Unit, run_together
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 
 CODE = str(Path(__file__).parents[2])

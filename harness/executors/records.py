@@ -49,7 +49,7 @@ def repeatable(recorded: RunFolder) -> RunSpec:
 
 
 def refuse_unrepeatable(spec: Mapping[str, Any], recorded_versions: Mapping[str, Any]) -> None:
-    """Refuse a recorded spec whose noise or code is not here.
+    """Refuse a recorded spec if its noise or code is not available here.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def refuse_unrepeatable(spec: Mapping[str, Any], recorded_versions: Mapping[str,
 
 
 def other_data(spec: RunSpec) -> Unrepeatable:
-    """Return the error for a run whose data are not those that are here."""
+    """Return the error for a run if the data here differ from its own."""
     strict = spec.privacy is not None and spec.privacy.strict
     secret = " or, as it is strict, another user computed it" if strict else ""
     return Unrepeatable(f"the data here differ from those that it was computed on{secret}")
 
 
 def refuse_other_weights(spec: RunSpec, recorded_versions: Mapping[str, Any]) -> None:
-    """Refuse a spec whose model has another frozen part here than in its record."""
+    """Refuse a spec if its model has a frozen part here that differs from the recorded one."""
     if frozen_part(spec) != recorded_versions.get(FROZEN, ""):
         raise Unrepeatable("the frozen part of the model here differs from the one that it was computed with")
 

@@ -20,7 +20,7 @@ from harness.core.registry import UserError
 from harness.executors import cores
 from harness.executors.local import run_one, torch_threads
 from harness.executors.records import Unrepeatable, repeatable
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.outcomes import computed_fields
@@ -218,7 +218,7 @@ def _short(value: Any) -> str:
 
 
 def chosen(ids: Sequence[str], sample: int, seed: int) -> list[str]:
-    """Return a random sample of runs without repetition, all of them if there are no more; sorted."""
+    """Return a random sample of distinct runs, sorted; all runs if there are fewer than asked for."""
     pool = sorted(ids)
     return sorted(random.Random(seed).sample(pool, min(sample, len(pool))))
 

@@ -25,8 +25,9 @@ from harness.executors.local import Ended, Outcome, Unit, run_one, run_together
 from harness.executors.processes import Processes
 from harness.executors.ray import Cluster
 from harness.metrics import METRICS
-from harness.simulation.build import Execution, identify
+from harness.simulation.build import identify
 from harness.simulation.callbacks import Observe
+from harness.simulation.setup import Execution
 from harness.simulation.stacking import LARGEST, chunks, stack_key
 from harness.storage.files import has_locks
 from harness.storage.store import Store

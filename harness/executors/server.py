@@ -1,4 +1,7 @@
-"""The fork server, of which worker processes are copies."""
+"""The fork server, of which worker processes are copies.
+
+A worker that imports torch and this package itself takes 3 s of a core and 200 MB, which copies of a server share.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and how the runs of a suite are carried out, and what ``suite.json`` says of each."""
+"""The way in which runs of a suite are carried out, and the content of ``suite.json``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import UserError
 from harness.executors.scheduler import Outcome, run_all
-from harness.simulation.build import Execution, data_digest, frozen_part
+from harness.simulation.build import data_digest, frozen_part
 from harness.simulation.callbacks import Callback, observed
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def unfollowed(title: str, store: Store, runs: Mapping[str, RunSpec]) -> Iterato
 
 @dataclass(frozen=True)
 class Work:
-    """Where runs are written and how they are computed; results do not depend on the latter.
+    """Folder and execution options of runs; results do not depend on the options.
 
     Attributes
     ----------

@@ -59,14 +59,14 @@ def fitting(name: str, errors: Errors, module: nn.Module) -> Problem:
 
 
 def _by_factors(problem: Problem, shared: tuple[str, ...], latent: int | None = None) -> Problem:
-    """Return the problem whose x are the factors that clients share; there are no features in between."""
+    """Return the problem in which x are the factors that clients share, without features between x and y."""
     if latent is not None:
         raise Incompatible("the algorithm needs a Gaussian encoder, which an adapter has not; use kind lora")
     return share_parameters(problem, shared)
 
 
 def _trained(module: nn.Module) -> bool:
-    """Return whether a module has parameters; what is frozen is none."""
+    """Return whether a module has parameters that are trained."""
     return any(True for _ in module.parameters())
 
 

@@ -16,8 +16,8 @@ from harness.core.settings.privacy_kinds import (
     GradientPrivacy,
     LocalPrivacy,
 )
-from harness.simulation.build import Prepared, Setup
 from harness.simulation.dry_run import dry_run
+from harness.simulation.setup import Prepared, Setup
 from harness.simulation.statement import large_delta, protected_units
 from harness.simulation.totals import DryRun
 from privacy.accounting import calibrate as calibrate_events

@@ -25,8 +25,8 @@ from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
-from harness.simulation.build import Prepared, Setup
 from harness.simulation.hollow import by_shapes
+from harness.simulation.setup import Prepared, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.totals import DryRun
 
@@ -56,7 +56,7 @@ def dry_run(setup: Prepared, *, everybody: bool = False) -> DryRun:
     Incompatible
         If parts of the run are incompatible.
     """
-    return by_shapes(with_some_noise(setup), lambda setup, _: _gone_through(setup, everybody))
+    return by_shapes(with_some_noise(setup), lambda setup: _gone_through(setup, everybody))
 
 
 def with_some_noise(setup: Prepared) -> Setup:
@@ -295,7 +295,8 @@ class DryStages(Stages):
 class DryChannel(Channel):
     """A channel that counts bytes from the shapes of messages alone."""
 
-    stages = DryStages
+    def __init__(self, *arguments: Any, stages: Callable[..., Stages] = DryStages, **options: Any) -> None:
+        super().__init__(*arguments, stages=stages, **options)
 
     def release_values(self, round: Callable[..., Any]) -> None:
         """Set nothing apart: sizes do not depend on it."""

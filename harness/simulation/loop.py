@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from harness.core import interruption
 from harness.core.clients.row_table import RowTable
-from harness.simulation.build import Prepared, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import CallbackError
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.recorder import End, PendingCheckpoint, Progress, Recorder
+from harness.simulation.setup import Prepared, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged, Failure, Unmoved
 from harness.simulation.stacking import join, split, stack_setups

@@ -16,20 +16,12 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.units import size
-from harness.simulation.build import (
-    Execution,
-    Setup,
-    data_key,
-    frozen_part,
-    identify,
-    make_federation,
-    named_digest,
-    prepare,
-    stand_in_federation,
-)
+from harness.simulation.build import frozen_part, identify, named_digest, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import of_cohorts
-from harness.simulation.footprint import Footprint, footprint
+from harness.simulation.federations import data_key, make_federation, stand_in_federation
+from harness.simulation.room import Need, needed
+from harness.simulation.setup import Execution, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import largest_stack, sizes, stack_key
 from harness.simulation.statement import statement
@@ -53,9 +45,10 @@ def plan(
     machine, and the ratio of noise to signal is that of the second; runs that differ in their seed only share
     these estimates.
     ``attacks`` names the attacks on a run, whose time is not among the seconds.
-    ``memory`` is the number of bytes that a run takes at its peak in a process of its own, ``memory_by_part`` says
-    what for, and ``memory_stack`` is the peak of as many such runs as are stacked. Where a run takes more than
-    `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip there are none.
+    ``memory`` is roughly the number of bytes that a run takes at its peak in a process of its own, by
+    `harness.simulation.room.needed`, and ``memory_stack`` that of as many such runs as are stacked. Where a run
+    takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip
+    there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
     shape, with equal classes; such a row has no id.
     Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
@@ -95,7 +88,7 @@ class Counts(NamedTuple):
 
     cost: dict[str, Tensor]
     privacy: dict[str, Any]
-    footprint: Footprint
+    memory: Need
     stack: int
 
 
@@ -221,12 +214,12 @@ def _hours(
 
 def _seconds(spec: RunSpec, execution: Execution | None) -> float:
     setup = calibrated(prepare(spec, execution))
-    needed = footprint(setup)
-    tried = trial(setup, needed)
+    need = needed(setup)
+    tried = trial(setup, need)
     if tried is None:
         raise UserError(
-            f"--limit-hours: a run of {spec.algorithm['name']} takes {size(needed.total)} of memory ({needed}), "
-            "too much for a trial that estimates its time"
+            f"--limit-hours: a run of {spec.algorithm['name']} takes roughly {size(need.peak())} of memory, too "
+            "much for a trial that estimates its time"
         )
     return tried.seconds
 
@@ -238,15 +231,15 @@ class Trial(NamedTuple):
     noise_to_signal: float | None
 
 
-def trial(setup: Setup, needed: Footprint) -> Trial | None:
+def trial(setup: Setup, need: Need) -> Trial | None:
     """Make two real rounds and an evaluation of a run; None if even those of one client take too much memory.
 
     The seconds of the first round count once, because it includes warm-up.
     """
     ids, share = None, 1.0
-    if needed.to_come > TRIAL_BYTES:
+    if need.usual > TRIAL_BYTES:
         clients = sizes(setup)[0]
-        few = clients * TRIAL_BYTES // needed.to_come
+        few = clients * TRIAL_BYTES // need.usual
         if not few or setup.algorithm.meta.gossip or setup.problem.kind == "vertical":
             return None
         ids, share = torch.arange(few), few / clients
@@ -323,7 +316,7 @@ class Memo:
             if not tossed:
                 self._counts[key] = counts
             if self._timed and trial_key not in self._trials:
-                self._trials[trial_key] = trial(ready, counts.footprint)
+                self._trials[trial_key] = trial(ready, counts.memory)
         digest = setup.federation.digest if dealt is None else _named(spec, dealt)
         return Figures(setup.federation.clients, digest, counts, self._trials.get(trial_key))
 
@@ -340,11 +333,11 @@ def _counts(setup: Setup) -> tuple[Counts, bool]:
     """Return what dry runs tell, also that of its calibration, and whether another seed may change it."""
     expected = of_cohorts(setup)
     privacy = {} if setup.privacy is None else statement(setup.privacy, (setup.dry or expected).ledger)
-    return Counts(expected.cost, privacy, footprint(setup), largest_stack(setup)), expected.tossed
+    return Counts(expected.cost, privacy, needed(setup), largest_stack(setup)), expected.tossed
 
 
 def _named(spec: RunSpec, dealt: Federation) -> str:
-    """Return the digest by which a run names its data; that of stand-ins is never hidden."""
+    """Return the digest by which a run names its data; stand-ins keep theirs under strict privacy."""
     return dealt.digest if dealt.digest == DIGEST else named_digest(spec, dealt.digest)
 
 
@@ -388,9 +381,8 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         "oracle_calls": int(counts.cost["oracle_calls"]),
         "noise_to_signal": measured and measured.noise_to_signal,
         "seconds": measured and round(measured.seconds, 3),
-        "memory": counts.footprint.total,
-        "memory_stack": counts.footprint.times(counts.stack).total,
-        "memory_by_part": counts.footprint._asdict(),
+        "memory": counts.memory.peak(),
+        "memory_stack": counts.memory.peak(counts.stack),
         "attacks": None if cell.spec.attacks is None else ", ".join(cell.spec.attacks.kinds),
         "status": "planned",
         "reason": None,

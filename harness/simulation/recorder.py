@@ -20,10 +20,10 @@ from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.clients.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
-from harness.simulation.build import Prepared, Setup
 from harness.simulation.callbacks import CallbackError, StopEarly
 from harness.simulation.evaluation import solution
 from harness.simulation.saved_model import save_model
+from harness.simulation.setup import Prepared, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Failure
 from harness.simulation.stacking import PARTS, Checkpoint, split
@@ -61,6 +61,8 @@ class Recorder:
 
     Attributes
     ----------
+    setup : Prepared
+        The run. Until `open`, the executor may give it the noise of other code, or have its cohort in parts.
     checkpoint : dict or None
         Checkpoint of the folder.
     lines, spent : int, float

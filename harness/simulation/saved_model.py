@@ -26,8 +26,8 @@ from harness import models
 from harness.config.settings import checked
 from harness.core.flat_model import Ravel, set_constants
 from harness.core.registry import UserError, unknown
-from harness.simulation.build import Setup
 from harness.simulation.saved_columns import Rows, features, read_rows
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 from harness.storage import seals
 from harness.storage.files import Damaged, replacing, writing

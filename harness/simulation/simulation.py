@@ -30,11 +30,11 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
-from harness.simulation.build import Setup, new_rows
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
 from harness.simulation.noise_keys import default_noise_keys
+from harness.simulation.setup import Setup, new_rows
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -248,9 +248,10 @@ class Simulation:
             its old row for one that is not finite.
         """
         self._prune()
-        drawn_size = self.cohorts.expected
-        clients = self.cohort(ahead) if ids is None else self.clients(ids, self.round, None, drawn_size)
-        clients.chosen = ids is not None and not drawn
+        if ids is None:
+            clients = self.cohort(ahead)
+        else:
+            clients = self.clients(ids, self.round, expected=self.cohorts.expected, chosen=not drawn)
         self._begin_round(clients)
         channel = self.channel(clients, diagnose)
         algorithm, before = self.algorithm.at(self.round), self.state
@@ -384,6 +385,8 @@ class Simulation:
         participation_mask: Tensor | None = None,
         expected: float | None = None,
         ahead: float = 0.0,
+        *,
+        chosen: bool = False,
     ) -> Clients:
         """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
         return self._clients(
@@ -403,6 +406,7 @@ class Simulation:
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
             batch_size=self.algorithm.batch_size,
             share=self.cohorts.public_share(round),
+            chosen=chosen,
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:

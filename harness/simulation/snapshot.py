@@ -39,7 +39,7 @@ class Diverged(Failure):
 
 
 class Unmoved(Failure):
-    """The trained part of a model with a frozen part is what it was before the first round."""
+    """The trained part of a model with a frozen part has not changed since before the first round."""
 
     why = "the trained part of the model did not move"
 

@@ -25,7 +25,7 @@ from harness.core.execution.exact.widths import uneven_batches
 from harness.core.per_run import kind
 from harness.core.settings.privacy_kinds import BUDGETS
 from harness.models import MODELS
-from harness.simulation.build import Prepared, Setup
+from harness.simulation.setup import Prepared, Setup
 
 Checkpoint = dict[str, Any]
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
 from harness.models import adapters_of
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from privacy.event import SECRET
 from privacy.ledger import Ledger
 from privacy.own_mechanism import MechanismError
@@ -199,7 +199,7 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
 
 
 def _draws(privacy: Privacy) -> dict[str, str]:
-    """Return whose the secret draws are, which decides how several runs compose; nothing without such a tie."""
+    """Return the field on the owner of secret draws, by which several runs compose; empty without such draws."""
     if privacy.spec.draws == "paired":
         return {"secret_draws": PAIRED_DRAWS}
     if privacy.sampling not in SECRET:

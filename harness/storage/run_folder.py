@@ -58,15 +58,15 @@ class RunFolder:
             return "damaged", "its folder is a link", {}
         for name, status in ENDS.items():
             try:
-                content, found = self._end_of(name, kept)
+                content, faults = self._end_of(name, kept)
             except FileNotFoundError:
                 continue
-            if found and not (self.path / name).exists():  # being repeated just now
+            if faults and not (self.path / name).exists():  # being repeated just now
                 if kept:
                     kept.clear()
                 return self.read(kept)
-            if found:
-                return "damaged", _told(found), {}
+            if faults:
+                return "damaged", _in_one_line(faults), {}
             if status == "failed":
                 return str(content.get("status", status)), str(content["reason"]), content
             return status, None, content
@@ -74,8 +74,8 @@ class RunFolder:
             return "missing", None, {}
         if _held(self.path / CLAIM):
             return "running", None, {}
-        found = self.faults()
-        return ("damaged", _told(found), {}) if found else ("interrupted", None, {})
+        faults = self.faults()
+        return ("damaged", _in_one_line(faults), {}) if faults else ("interrupted", None, {})
 
     @property
     def begun(self) -> bool:
@@ -84,12 +84,12 @@ class RunFolder:
 
     @property
     def code(self) -> str | None:
-        """Digest of the code whose noise the run has; None if there is none on record."""
+        """Digest of the code that keys the run's noise; None if the record has none."""
         try:
-            found = read_sealed(self.path / "spec.json", "spec")[0].get("code")
+            digest = read_sealed(self.path / "spec.json", "spec")[0].get("code")
         except (FileNotFoundError, Damaged):
             return None
-        return found if isinstance(found, str) else None
+        return digest if isinstance(digest, str) else None
 
     @property
     def recorded(self) -> bool:
@@ -115,14 +115,14 @@ class RunFolder:
     def _end_of(
         self, name: str, kept: dict[str, bytes] | None = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return what `seals.read_end` does; an end without the shape of one is at fault."""
-        content, found = seals.read_end(self.path, name, kept)
-        if not found:
+        """Return the content of an end and its faults, as `seals.read_end`; a wrong shape is a fault."""
+        content, faults = seals.read_end(self.path, name, kept)
+        if not faults:
             try:
                 shapes.check_shape(self.path / name, shapes.ENDS[name], content)
             except Damaged as error:
                 return {}, {name: error.why}
-        return content, found
+        return content, faults
 
     def results(self) -> list[str]:
         """Return the names of the files that are the results of a run that has ended: those that its end seals."""
@@ -202,8 +202,8 @@ class RunFolder:
     def written(self) -> float | None:
         """Time of the last write, in seconds since 1970; None before the first."""
         times = []
-        with suppress(FileNotFoundError), os.scandir(self.path) as found:
-            for entry in found:
+        with suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
                 if entry.name in FILES:
                     with suppress(FileNotFoundError):  # removed meanwhile
                         times.append(entry.stat().st_mtime)
@@ -216,11 +216,11 @@ class RunFolder:
         """
         import torch  # slow to import, and not needed to read results
 
-        own = {"id": self.path.name, "digest": self.evaluations.digest, **checkpoint}
+        content = {"id": self.path.name, "digest": self.evaluations.digest, **checkpoint}
         self.evaluations.sync()
         path = self.path / "checkpoint.pt"
         with files.replacing(path, durable=True) as temporary, open(temporary, "wb") as file:
-            torch.save(own, file)
+            torch.save(content, file)
 
     def load(self) -> dict[str, Any] | None:
         """Return the checkpoint; None if it is missing, damaged, or not of this run and its evaluations.
@@ -316,6 +316,6 @@ def _locked(file: IO[Any], kind: int) -> bool:
     return True
 
 
-def _told(faults: Mapping[str, str]) -> str:
+def _in_one_line(faults: Mapping[str, str]) -> str:
     """Return faults in one line."""
     return "; ".join(f"{name} {fault}" for name, fault in faults.items())

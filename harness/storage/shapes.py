@@ -243,7 +243,7 @@ class Group(Shape):
 
 
 class Mixing(Shape):
-    """How fast a graph averages."""
+    """Speed at which a graph averages."""
 
     p: Number
 
@@ -336,7 +336,7 @@ class Search(Shape):
 
 
 class Tune(Shape):
-    """How settings were searched."""
+    """Record of a search for settings."""
 
     metric: Name
     seeds: list[int] = Field(default_factory=list)
@@ -350,7 +350,7 @@ class Tuning(Shape):
 
 
 class Cell(Shape):
-    """A run of a suite. What it says of its settings counts only until the run begins."""
+    """A run of a suite. Its settings count until the run begins, which then has its own record."""
 
     id: Name
     spec: Spec | None = None

@@ -284,7 +284,7 @@ class Store:
         return records
 
     def contradictions(self, cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        """Yield the cells of a suite whose settings do not yield the id of their run."""
+        """Yield the cells of a suite with settings from which another id follows than that of their run."""
         for cell in cells:
             if cell["id"] is not None and cell.get("spec") and (why := self._named(cell["id"], cell)):
                 yield f"suite.json {why}"

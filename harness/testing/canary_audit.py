@@ -17,8 +17,8 @@ from harness.core import rng
 from harness.core.losses import cross_entropy
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy import Privacy
-from harness.simulation.build import Setup
 from harness.simulation.calibration import recalibrated
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 from privacy.one_run import one_run_epsilon, one_run_gaussian_epsilon
 

@@ -20,7 +20,6 @@ from harness.core.execution.vectorize import ClientExecutor
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
-from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation
 from harness.testing.conformance_printed import PRINTED_CHECKS
 from harness.testing.conformance_privacy import CHANNEL_CHECKS
@@ -30,6 +29,7 @@ from harness.testing.small_tasks import (
     CLIENTS,
     Check,
     Failed,
+    NotedStages,
     Task,
     checked,
     run,
@@ -64,16 +64,11 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     return rows
 
 
-class StandInStages(Stages):
+class StandInStages(NotedStages):
     """Stages that replace every client's message by numbers that depend on no data.
 
-    Attributes
-    ----------
-    seen : list
-        Of every message its place in the round, shapes, scales and known terms, which anybody sees.
+    They note of every message its place in the round, shapes, scales and known terms, which anybody sees.
     """
-
-    seen: list[object]
 
     def add_known(self, message: Message, row: Tensor) -> Tensor:
         """Note what anybody sees of a message, then replace it.
@@ -86,20 +81,13 @@ class StandInStages(Stages):
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         seen_terms = [term.tolist() for term in terms]
-        self.seen.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        self.log.append((self.clients.round, message.slot, shapes, scales, seen_terms))
         generator = rng.stream(0, "check", "stand-in", self.clients.round, message.slot)
         return 0.05 + 0.1 * torch.rand(row.shape, generator=generator, dtype=row.dtype)
 
 
 class StandIn(Channel):
-    """A channel that delivers numbers of its own in place of all client messages; ``seen`` as of its stages."""
-
-    stages = StandInStages
-
-    def __init__(self, *arguments: Any, seen: list[object], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        assert isinstance(self._stages, StandInStages)
-        self._stages.seen = seen
+    """A channel whose stages see known terms without a mechanism, too."""
 
     def known(self, method: str) -> Known | None:
         """Return the known terms without a mechanism, too, and their mean."""
@@ -352,7 +340,8 @@ def _learns(cls: type[Algorithm]) -> None:
 def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
     """Return the state after a run in which nothing of the clients arrives, and what was seen of messages."""
     seen: list[object] = []
-    return run(algorithm, task, channel=partial(StandIn, seen=seen), ids=ids), seen
+    stand_in = partial(StandIn, stages=partial(StandInStages, log=seen))
+    return run(algorithm, task, channel=stand_in, ids=ids), seen
 
 
 def _objective(run: Simulation) -> float:

@@ -34,6 +34,7 @@ from harness.testing.small_tasks import (
     ROUNDS,
     Check,
     Failed,
+    NotedStages,
     Task,
     run,
     same_state,
@@ -98,50 +99,19 @@ class WatchedStages(Stages):
             raise Failed("a message left a client and no release was booked")
 
 
-class Noticed(Stages):
+class Noticed(NotedStages):
     """Stages that note the first client's messages as they are clipped, and let the server see zeros."""
-
-    seen: list[Tensor]
 
     def clip(self, message: Message, row: Tensor) -> Tensor:
         """Note the first row, without known terms, and clip."""
         if message.sender == "client" and self.clients.round >= 0:
-            self.seen.append(row[0].clone())
+            self.log.append(row[0].clone())
         return super().clip(message, row)
 
     def average(self, message: Message, row: Tensor) -> Average:
         """Return zeros, so that later messages depend on no earlier one of another client."""
         average = super().average(message, row)
         return average._replace(row=torch.zeros_like(average.row))
-
-
-class Overheard(Channel):
-    """A channel that notes messages in a list."""
-
-    stages = Noticed
-
-    def __init__(self, *arguments: Any, seen: list[Tensor], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        assert isinstance(self._stages, Noticed)
-        self._stages.seen = seen
-
-
-class Direct(Channel):
-    """A channel that encodes nothing."""
-
-    stages = DirectStages
-
-
-class Plain(Channel):
-    """A channel with equal weights."""
-
-    stages = PlainStages
-
-
-class Watched(Channel):
-    """A channel that checks the booking of every client message."""
-
-    stages = WatchedStages
 
 
 class Noted(Clients):
@@ -180,7 +150,12 @@ def _check(fn: Check) -> Check:
 def _lossless(cls: type[Algorithm]) -> None:
     """Change nothing under a codec that loses nothing."""
     algorithm, task = small(cls), task_of(cls)
-    same_state("the state", run(algorithm, task, channel=Direct), run(algorithm, task), exactly=True)
+    same_state(
+        "the state",
+        run(algorithm, task, channel=partial(Channel, stages=DirectStages)),
+        run(algorithm, task),
+        exactly=True,
+    )
 
 
 @_check
@@ -188,7 +163,8 @@ def _unprotected(cls: type[Algorithm]) -> None:
     """Do under an infinite clip norm and no noise what is done without privacy."""
     algorithm, task = cls(local_steps=cls.meta.steps or 2, batch_size=None), task_of(cls)
     for name, simulation in _protected(cls, algorithm, task, clip=float("inf")):
-        usual = run(algorithm, task, channel=Plain if name == "central" else Channel)
+        stages = PlainStages if name == "central" else Stages
+        usual = run(algorithm, task, channel=partial(Channel, stages=stages))
         whole = not issubclass(cls, Release)  # messages in one piece, so that nothing rounds
         exactly = name == "local" and whole
         same_state(f"the state under {name} privacy", simulation.state, usual, exactly=exactly)
@@ -234,7 +210,7 @@ def _separate(cls: type[Algorithm]) -> None:
                 *problem_and_data,
                 algorithm,
                 Privacy.of(0.0, clip=1e9, **CENTRAL),
-                channel=partial(Overheard, seen=seen),
+                channel=partial(Channel, stages=partial(Noticed, log=seen)),
             )
             for _ in range(ROUNDS):  # from the second on, clients remember something
                 run.step(torch.tensor(sorted((member, other))))
@@ -250,7 +226,8 @@ def _separate(cls: type[Algorithm]) -> None:
 @_check
 def _refuses(cls: type[Algorithm]) -> None:
     """Book every message under privacy, or be refused."""
-    for _ in _protected(cls, small(cls), task_of(cls), channel=Watched, noise=1.0):
+    watched = partial(Channel, stages=WatchedStages)
+    for _ in _protected(cls, small(cls), task_of(cls), channel=watched, noise=1.0):
         pass
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +24,19 @@ from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
-from harness.core.wire.stages import Stages
 from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation
-from harness.testing.small_tasks import Check, Warned, run, same_state, simulate, small, task_of, wide_task
+from harness.testing.small_tasks import (
+    Check,
+    NotedStages,
+    Warned,
+    run,
+    same_state,
+    simulate,
+    small,
+    task_of,
+    wide_task,
+)
 
 EARLY, LATE = 8, 32
 RUNS, ALONE = 32, 8  # from which a variance is estimated; of algorithms that cannot be stacked
@@ -43,15 +52,23 @@ RELEASE_CHECKS: list[Check] = []
 
 
 class Still(DryClients):
-    """Clients that compute nothing; functions of one client give zeros of the right shape."""
+    """Clients that compute nothing; functions of one client give zeros of the right shape.
 
-    shapes: ClassVar[dict[Any, Any]] = {}
+    Parameters
+    ----------
+    shapes : dict
+        Results of functions, which the clients of one run share.
+    """
+
+    def __init__(self, *arguments: Any, shapes: dict[Any, Any], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._shapes = shapes
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Return zeros."""
-        if fn not in self.shapes:
-            self.shapes[fn] = super().each(fn, *arguments)
-        shape = self.shapes[fn]
+        if fn not in self._shapes:
+            self._shapes[fn] = super().each(fn, *arguments)
+        shape = self._shapes[fn]
         return (
             torch.zeros_like(shape)
             if isinstance(shape, Tensor)
@@ -102,14 +119,20 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     moved = replace(problem, init=lambda draw: {n: part + 1 for n, part in problem.init(draw).items()})
     algorithm = small(cls, **settings)
     local = {**LOCAL, "clip": CLIP}
-    options: dict[str, Any] = {"rounds": 0, "clients": Still}
 
     def begin(noise: float, runs: Sequence[int]) -> Simulation:
-        Still.shapes.clear()
         data = stack([federation] * len(runs)) if len(runs) > 1 else federation
         keys, seeds = tuple(f"run {number}" for number in runs), (0,) * len(runs)
         privacy = Privacy.of(noise, **local)
-        return simulate(algorithm, (moved, data), privacy=privacy, noise_keys=keys, seeds=seeds, **options)
+        return simulate(
+            algorithm,
+            (moved, data),
+            rounds=0,
+            privacy=privacy,
+            noise_keys=keys,
+            seeds=seeds,
+            clients=partial(Still, shapes={}),
+        )
 
     apart_by_field: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     try:
@@ -131,27 +154,14 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     ]
 
 
-class Counting(Stages):
+class Counting(NotedStages):
     """Stages that note the length of every booked message of a round."""
-
-    lengths: list[int]
 
     def book(self, message: Message) -> None:
         """Book the message and note its length."""
         super().book(message)
         if self.clients.round >= 0:
-            self.lengths.append(sum(part.shape[-1] for part in message.parts))
-
-
-class Counted(Channel):
-    """A channel that notes the lengths of messages in a list."""
-
-    stages = Counting
-
-    def __init__(self, *arguments: Any, lengths: list[int], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        assert isinstance(self._stages, Counting)
-        self._stages.lengths = lengths
+            self.log.append(sum(part.shape[-1] for part in message.parts))
 
 
 def relative_noise(cls: type[Algorithm]) -> float | None:
@@ -163,9 +173,16 @@ def relative_noise(cls: type[Algorithm]) -> float | None:
     if cls.meta.solves[0] == "vertical":
         return None
     lengths: list[int] = []
-    options: dict[str, Any] = {"clients": Still, "channel": partial(Counted, lengths=lengths)}
+    counted = partial(Channel, stages=partial(Counting, log=lengths))
     with suppress(Incompatible):
-        run = simulate(small(cls), wide_task(cls), rounds=1, privacy=Privacy.of(1.0, **LOCAL), **options)
+        run = simulate(
+            small(cls),
+            wide_task(cls),
+            rounds=1,
+            privacy=Privacy.of(1.0, **LOCAL),
+            clients=partial(Still, shapes={}),
+            channel=counted,
+        )
     if not lengths:
         return None
     variables = sum(part.shape[-1] for part in run.problem.init(torch.Generator()).values())

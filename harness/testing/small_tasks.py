@@ -20,6 +20,7 @@ from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
+from harness.core.wire.stages import Stages
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
@@ -31,6 +32,20 @@ RAW = Compression(codec="float64")
 
 Task = tuple[Problem, Federation]
 Check = Callable[[type[Algorithm]], None]
+
+
+class NotedStages(Stages):
+    """Stages that write down something of messages.
+
+    Parameters
+    ----------
+    log : list
+        Where they do; the stages of all rounds share it.
+    """
+
+    def __init__(self, *arguments: Any, log: list[Any], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.log = log
 
 
 class Failed(AssertionError):

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.core.settings.compression import PLAIN
 from harness.core.settings.privacy import Privacy
 from harness.core.settings.privacy_kinds import CentralPrivacy
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.testing.transcript import Key, Transcript

@@ -17,7 +17,7 @@ import torch
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation import loop
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import evaluations, files, run_folder, store
 from tests.support.runs import MM4
 

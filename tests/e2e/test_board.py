@@ -14,7 +14,7 @@ from harness.config.recorded import run_id
 from harness.config.run import read_spec
 from harness.executors.replay import Replay, caught
 from harness.executors.scheduler import run_one
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.manifest import MANIFEST, SIGNATURE, manifest
 from harness.storage.store import Store

@@ -27,7 +27,8 @@ from harness.executors.ray import work
 from harness.executors.scheduler import Outcome, run_all
 from harness.executors.server import METHOD, start_server
 from harness.simulation import loop
-from harness.simulation.build import Execution, identify
+from harness.simulation.build import identify
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 from tests.support.written import saved, wait_for, written
 

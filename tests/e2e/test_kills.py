@@ -12,7 +12,7 @@ import yaml
 from killing import CANCER, OFTEN, tiny
 
 from harness.executors.scheduler import run_all
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from tests.support.written import saved, untimed, wait_for
 
 ROOT = Path(__file__).parents[2]

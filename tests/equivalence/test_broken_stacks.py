@@ -7,9 +7,9 @@ import pytest
 from algorithms.centralized.fedavg import FedAvg
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
-from harness.simulation.build import Execution
 from harness.simulation.callbacks import StopEarly
 from harness.simulation.recorder import Recorder
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from harness.storage.files import Unwritable
 from harness.storage.store import Store

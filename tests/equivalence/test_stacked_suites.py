@@ -20,9 +20,10 @@ from harness.executors.local import fitting
 from harness.executors.scheduler import Outcome, run_all, run_together, units
 from harness.simulation import loop as loop
 from harness.simulation import stacking
-from harness.simulation.build import Execution, identify, prepare
+from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.recorder import Recorder
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import cut, obstacle, signature, stack_setups
 from harness.storage.store import Store

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import harness
 from harness.config.run import read_spec
-from harness.simulation.build import Setup, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 
 MM4 = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_one
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.manifest import MANIFEST, manifest, read_manifest
 from harness.storage.store import RunFolder, Store

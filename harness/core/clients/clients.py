@@ -248,7 +248,7 @@ class Clients(GradientVerbs, Cohort):
         return embeddings
 
     def charge(self, batch: LocalBatch) -> None:
-        """Book a release about the records of a batch whose members are public."""
+        """Book a release about the records of a batch with public members."""
         assert self._records is not None
         self._records.charge(batch)
 

@@ -30,6 +30,7 @@ class Membership(TypedDict, total=False):
     noise_keys: tuple[str, ...] | None
     pruned: PrunedModels | None
     share: float | None
+    chosen: bool
 
 
 class Cohort:
@@ -66,6 +67,8 @@ class Cohort:
         Whether algorithms may decide by public coins.
     share : float, optional
         Share of all clients that the cohort has, on average; given where the number of clients is private.
+    chosen : bool
+        Whether the caller chose the cohort, which is then public.
 
     Attributes
     ----------
@@ -75,8 +78,6 @@ class Cohort:
         Share of all clients that the cohort has, on average: ``n / total``, or the public rate.
     sizes : Tensor
         Training samples of each cohort member, ``(..., C)``.
-    chosen : bool
-        Whether the caller chose the cohort, which is then public.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Cohort:
         counts_private: bool = False,
         coins: bool = True,
         share: float | None = None,
+        chosen: bool = False,
     ) -> None:
         self.federation = federation
         self.seeds = seeds
@@ -112,7 +114,7 @@ class Cohort:
         self.noise_keys = noise_keys or tuple(map(str, seeds))
         self.pruned = pruned
         self.counts_private = counts_private
-        self.chosen = False
+        self.chosen = chosen
         self._coins = coins
         self.sizes = self.samples("train")
 

@@ -32,7 +32,7 @@ from harness.core.steps import reach
 
 
 class Holders(NamedTuple):
-    """Whose samples are drawn: rows of clients, once for the runs that draw the same.
+    """Rows of the clients that draw samples, once for the runs that draw the same.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class LocalData:
         return _sized(size, 0, batch) if self.cohort.counts_private else batch
 
     def _holders(self, plan: BatchPlan) -> tuple[Holders, bool]:
-        """Return whose samples are drawn, and whether stacking has changed the shapes of their batches."""
+        """Return the clients that draw samples, and whether stacking has changed the shapes of their batches."""
         cohort, records, split = self.cohort, self.records, plan.split
         federation, each = cohort.federation, cohort.federation.repeats
         own_draws = records is not None and not records.public and records.privacy.own_draws

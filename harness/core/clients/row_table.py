@@ -205,7 +205,7 @@ class _Store:
         return self._slots[places] >= 0
 
     def forget(self, places: Tensor) -> None:
-        """Make places what they are before they are written; the memory of their rows is not used again."""
+        """Mark rows as unwritten; their memory is not used again."""
         self._slots[places] = -1
 
     def write(self, places: Tensor, rows: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Clients whose gradients are zero: what they would send follows from what has been released."""
+"""Clients with gradients of zero: their messages follow from earlier releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the work of clients is counted, where numbers of samples may be private."""
+"""Counts of the work of clients, if numbers of samples are private too."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def watching(tape: Tape) -> Iterator[None]:
 
 @contextmanager
 def watched(layers: Callable[[], Sequence[nn.Module]], size: int, *, tied: bool = False) -> Iterator[None]:
-    """Write the layers of a network of so many parameters, which may be tied, on this thread's tape, if any."""
+    """Write the layers of a network, whose parameters may be tied, on this thread's tape, if there is one."""
     tape: Tape | None = getattr(_here, "tape", None)
     if tape is None:
         yield

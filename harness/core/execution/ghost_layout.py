@@ -164,7 +164,7 @@ def _obstacle(layer: nn.Module) -> str | None:
 
 
 def _unsupported(layer: nn.Module) -> bool:
-    """Whether a convolution pads with anything but so many zeros, or an embedding has further settings."""
+    """Whether a convolution pads with anything but a number of zeros, or an embedding has further settings."""
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode != "zeros" or isinstance(layer.padding, str)
     further = isinstance(layer, nn.Embedding) and (

@@ -53,7 +53,7 @@ def simplified(recording: GraphModule) -> GraphModule:
 
 
 def _unchanged(node: Node) -> Node | None:
-    """Return the node whose value an operation makes again, as most of those do that vmap adds to a product."""
+    """Return the node with the same value as an operation; vmap adds many such operations to a product."""
     argument = node.args[0] if node.args else None
     if not isinstance(argument, Node):
         return None

@@ -24,7 +24,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 class Unrecordable(RuntimeError):
-    """A function whose operations are not the same for all arguments of one kind."""
+    """A function with operations that differ between arguments of one kind."""
 
 
 class Recorded:

@@ -45,7 +45,7 @@ Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
 
 
 class Measured(NamedTuple):
-    """Floating-point operations of a function for one row, and what it returned for the first it was given."""
+    """Floating-point operations of a function for one row, and its result for the first row."""
 
     flops: int
     result: Any

@@ -68,7 +68,7 @@ class DescentAscent(TwoVariables, Descent, ServerUpdate):
         return self.server_init(Point(start["x"], start["y"]), "x", "y")
 
     def server_point(self, state: S, clients: Clients, **increments: Tensor) -> S:
-        """Take the server's step; y is projected anew, as noise and compression may leave the feasible set."""
+        """Take the server's step, and project y again, as noise and compression may leave the feasible set."""
         new: Any = self.server_step(state, **increments)
         moved: S = new._replace(y=clients.project(new.y))
         return moved

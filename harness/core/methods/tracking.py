@@ -60,6 +60,6 @@ def step(
 def track(
     state: Trackers, points: tuple[Tensor, Tensor], u: Tensor, v: Tensor, channel: Channel, hops: int = 1
 ) -> Trackers:
-    """Return the state at new points with new estimates, whose change the trackers follow."""
+    """Return the state at new points with new estimates; trackers follow the change of these."""
     (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(state.sx - state.ru, state.sy - state.rv), hops=hops)
     return Trackers(*points, u, v, ru, rv, sx, sy)

@@ -102,7 +102,7 @@ class PrivacyTerms:
 
     @property
     def noise_cohort(self) -> int | None:
-        """Size of the cohort whose noise averages have, if it is another than that of the run."""
+        """Size of the cohort for which the noise of averages is made, if it is not that of the run."""
         return self.spec.noise_cohort if isinstance(self.spec, CentralPrivacy) else None
 
     @property
@@ -112,7 +112,7 @@ class PrivacyTerms:
 
     @property
     def placement(self) -> Placement:
-        """Who adds the noise."""
+        """Place where noise is added: local, central or distributed."""
         return self.spec.placement or "local"
 
     @property
@@ -188,7 +188,7 @@ class PrivacyTerms:
 
     @property
     def sensitivity(self) -> float:
-        """How far a unit moves a sum of messages, or of gradients, that are clipped to fixed norms."""
+        """Largest change that a unit makes to a sum of clipped messages or gradients."""
         return self.factor * self.bound()
 
     def with_noise(

@@ -174,7 +174,7 @@ class PrivacySettings(Section):
 
 
 class ClientPrivacy(PrivacySettings):
-    """Privacy of all data of a client, by noise in what it sends.
+    """Privacy of all data of a client, by noise in its messages.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How messages are encoded: selected entries, factors, codes, and what senders remember of what a code lost."""
+"""Encoding of messages: selected entries, factors, codes, and the senders' memory of what a code lost."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Coding:
 
 
 def _left_out(message: Message, residual: Tensor) -> Tensor:
-    """Return what the encoder left out of a message, but of parts whose next change contains it anyway."""
+    """Return what the encoder left out of a message, except in parts that will contain it at their next change."""
     if not any(message.replaced):
         return residual
     pairs = zip(split(residual, message.parts), message.replaced, strict=True)

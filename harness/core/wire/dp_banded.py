@@ -67,7 +67,7 @@ class BandedMechanism(Mechanism):
         return self.privacy.spec.factorization
 
     def _past(self, like: Tensor, slot: int, round: int) -> Tensor:
-        """Return the noise of the last rounds, the newest first; zeros where there is none."""
+        """Return the noise of the last rounds, newest first; zeros before the first round."""
         shape = (*like.shape[:-1], self.privacy.bands - 1, like.shape[-1])
         past, newest = self._memory.get(f"noise {slot}"), self._memory.get(f"noise round {slot}")
         if past is None or newest is None or past.shape != shape or bool((newest != round - 1).any()):

@@ -54,7 +54,7 @@ def _versions(result: Any) -> list[int]:
 
 
 class Reached(BaseException):
-    """The silenced round has come to the message in question; no ``except Exception`` of the author stops it."""
+    """The silenced round has reached the message to be sent; no ``except Exception`` of the author stops it."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class SilencedChannel:
         return self.mean_and_sent(*rows, **options)[0]
 
     def mean_and_sent(self, *rows: Tensor | Part, **options: Any) -> Any:
-        """Return the mean and what was sent, unless this is the message in question.
+        """Return the mean and what was sent, unless this is the message to be sent.
 
         Of the average the server knows the mean only.
         """
@@ -129,7 +129,7 @@ class SilencedChannel:
         return part.of + rows if isinstance(part, Value) and part.of is not None else rows
 
     def gather(self, *rows: Tensor | Part, **options: Any) -> Any:
-        """Return the rows received, unless this is the message in question."""
+        """Return the rows received, unless this is the message to be sent."""
         return self._next("gather", parts_of(rows))
 
     def scatter(self, *rows: Tensor, **options: Any) -> Any:
@@ -138,11 +138,11 @@ class SilencedChannel:
         return plain(rows) if self._clients.average else received
 
     def mix(self, *rows: Tensor | Part, **options: Any) -> Any:
-        """Return the mixture, unless this is the message in question."""
+        """Return the mixture, unless this is the message to be sent."""
         return self._next("mix", parts_of(rows))
 
     def mix_changes(self, *rows: Tensor | Part, **options: Any) -> Any:
-        """Return the mixture, unless this is the message in question."""
+        """Return the mixture, unless this is the message to be sent."""
         return self._next("mix_changes", parts_of(rows))
 
     def _next(self, method: str, parts: Sequence[Part] = ()) -> Any:

@@ -50,7 +50,7 @@ def of_model(clients: Cohort, parts: Sequence[Shaped]) -> Tensor | None:
 
 
 def holders(clients: Cohort, parts: Sequence[Shaped]) -> Tensor:
-    """Return the share of the federation's clients whose model has an entry, ``(n,)``, if models differ."""
+    """Return the share of all clients that have an entry in their model, ``(n,)``, if models differ."""
     assert clients.pruned is not None
     return clients.pruned.holders(parts) / clients.federation.clients
 

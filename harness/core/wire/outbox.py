@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -49,10 +49,12 @@ class Outbox:
         ``(..., k)`` or ``(..., total, k)``, and adaptive clip norms ``(...)``.
     diagnose : bool
         Whether to record norms of the messages for `diagnostics`.
+    stages : Callable
+        The class of the stages, or what makes them from its arguments. A dry run has stages without encoding and
+        noise.
     """
 
     mechanism: ClassVar[type[Mechanism]] = Mechanism  # tests of the audit substitute a broken one
-    stages: ClassVar[type[Stages]] = Stages  # a dry run substitutes stages without encoding and noise
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Outbox:
         compression: Compression = PLAIN,
         state: dict[str, Tensor] | None = None,
         diagnose: bool = False,
+        stages: Callable[..., Stages] = Stages,
     ) -> None:
         memory = dict(state or {})
         mechanism: Mechanism | None = None
@@ -79,7 +82,8 @@ class Outbox:
             mechanism = SampleMechanism(privacy, clients, memory)
         strict = privacy is not None and privacy.spec.strict
         diagnostics = Diagnostics() if diagnose and not strict else None
-        self._stages = self.stages(clients, mechanism, compression, memory, None, diagnostics)
+        self._new_stages = stages
+        self._stages = stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing
         self._messages = 0
         self._round: Round | None = None
@@ -122,7 +126,11 @@ class Outbox:
         """Return the channel of one client, a cohort of size 1, which posts its messages to the assembly."""
         channel = copy(self)
         channel._delivered = []
-        channel._stages = self._stages.part(clients, assembly)
+        state, diagnostics = dict(self.state), self._stages.notes.diagnostics
+        mechanism = self._mechanism and self._mechanism.of(clients, state)
+        channel._stages = self._new_stages(
+            clients, mechanism, self._compression, state, assembly, diagnostics
+        )
         return channel
 
     @property

@@ -70,12 +70,6 @@ class Stages:
         self.notes = Notes(clients, mechanism, diagnostics)
         self.coding = Coding(clients, compression, state)
 
-    def part(self, clients: Clients, assembly: Assembly) -> Stages:
-        """Return the stages of a chunk of the cohort."""
-        state = dict(self.state)
-        mechanism = self.mechanism and self.mechanism.of(clients, state)
-        return type(self)(clients, mechanism, self.compression, state, assembly, self.notes.diagnostics)
-
     def join(self, message: Message) -> Tensor:
         """Subtract the base, divide by the public scales and concatenate the parts."""
         return joined([part.scaled for part in message.parts])
@@ -203,7 +197,7 @@ class Stages:
         return Average(placed(average, of_server(message.mask, whole), whole))
 
     def normalize(self, message: Message, average: Average) -> Average:
-        """Divide each entry by the weight of the clients whose models contain it."""
+        """Divide each entry by the weight of the clients that have it in their models."""
         if average.held is None:
             return average
         held = average.held

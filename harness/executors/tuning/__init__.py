@@ -1,1 +1,1 @@
-"""The search for settings: many runs, what they choose, and what that would cost in privacy."""
+"""The search for settings: its runs, the choice, and the privacy that it would cost."""

@@ -13,8 +13,9 @@ from harness.config.searches import Price, Search
 from harness.config.tune import HalvingTune, TuneSpec
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
-from harness.simulation.build import data_key, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.federations import data_key
 from harness.simulation.totals import DryRun
 from privacy.event import Event
 from privacy.individual import largest
@@ -26,7 +27,7 @@ MOST_HISTORIES = 50  # of units whose releases are compared order by order; of m
 
 
 def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | None:
-    """Return the cost of a search and of a run with what it has chosen; None where it is not known.
+    """Return the privacy cost of a search and of a run with the chosen settings; None if unknown.
 
     Of independent runs that choose by figures alone, as those of a Latin hypercube do, were their settings drawn at
     random (`privacy.selection_epsilon`). Runs that share draws are not independent, and the runs of a surface are

@@ -73,7 +73,7 @@ class _Latin:
         return own
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Nothing is learned."""
+        """Ignore the results: the points are fixed."""
 
 
 class _Optuna:

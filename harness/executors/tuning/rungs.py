@@ -114,7 +114,7 @@ class Climb:
             self.family.searches[budget].best = number
 
     def weigh(self) -> None:
-        """Find how often resampled searches choose each setting; what they choose are the finalists."""
+        """Find how often resampled searches choose each setting; those that they choose become finalists."""
         measured = self._measured()
         if not measured:
             return
@@ -135,7 +135,7 @@ class Climb:
             ]
 
     def widen(self) -> bool:
-        """Widen ranges at whose end a chosen setting lies, and return whether there are new settings to try."""
+        """Widen ranges if a chosen setting lies at their end, and return whether there are new settings to try."""
         before, bound = len(self.trials), list[tuple[str, Range, bool]]()
         chosen = [search.trials[search.best] for search in self.family.searches if search.best is not None]
         if not chosen:

@@ -24,6 +24,7 @@ from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
+from harness.report.data.exposed import clients_of, most_exposed_of
 from harness.report.data.identity import known_versions, plugged
 from harness.report.data.privacy_change import privacy_changes
 from harness.report.data.procedure import Procedures
@@ -31,7 +32,6 @@ from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped, telling_settings
 from harness.report.data.specs import (
-    clients,
     data_files,
     data_name,
     largest_ratio,
@@ -217,7 +217,6 @@ def _description(cell: Cell) -> dict[str, Any]:
     spec, statuses = cell.spec, [record.status for record in cell.records]
     compression = spec.get("compression") or {}
     counted = {status: statuses.count(status) for status in ("done", "failed", "skipped", "damaged")}
-    number = next((r.final["clients"] for r in cell.records if "clients" in r.final), clients(spec))
     return {
         "suite": cell.suite,
         "profile": cell.records[0].profile,
@@ -229,7 +228,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "beta": largest_ratio(compression.get("beta")),
         "codec": compression.get("codec"),
         "rounds": spec.get("rounds"),
-        "clients": number,
+        "clients": clients_of(cell),
         "seeds": len(statuses),
         **counted,
         "missing": len(statuses) - sum(counted.values()),
@@ -238,15 +237,15 @@ def _description(cell: Cell) -> dict[str, Any]:
         "task": cell.task,
         "cell": cell.key,
         "model_for": model_for(cell),
-        **_privacy(cell, number),
+        **_privacy(cell),
         **_search(cell),
         **_repeatable(cell),
     }
 
 
-def _privacy(cell: Cell, number: int | None) -> dict[str, Any]:
+def _privacy(cell: Cell) -> dict[str, Any]:
     """Return the columns on privacy: what was asked for, and the statement of the seed with the largest epsilon."""
-    asked, claim = cell.spec.get("privacy") or {}, cell.privacy() or {}
+    asked, claim, exposed = cell.spec.get("privacy") or {}, cell.privacy() or {}, most_exposed_of(cell)
     return {
         "dp_unit": claim.get("unit", asked.get("unit")),
         "dp_placement": claim.get("placement", (asked.get("placement") or "local") if asked else None),
@@ -255,7 +254,7 @@ def _privacy(cell: Cell, number: int | None) -> dict[str, Any]:
         "delta": claim.get("delta", asked.get("delta")),
         "clip": _norm(claim.get("clip", asked.get("clip"))),
         "epsilon_asked": asked.get("epsilon"),
-        "epsilon_of": most_exposed(claim, number),
+        "epsilon_of": exposed and exposed.text(),
         "released": released(cell.done),
         **{name: claim.get(name) for name in PRIVACY},
     }
@@ -326,30 +325,6 @@ def model_for(cell: Cell) -> str | None:
     outer = asked.get("outer_rounds")  # of a bilevel method: whether a common model is trained after them
     inner = meta["family"] == "bilevel" and (outer is None or outer >= cell.spec["rounds"])
     return "each client" if meta["family"] == "personalized" or inner else "everybody"
-
-
-def most_exposed(claim: Mapping[str, Any], total: int | None) -> str | None:
-    """Return whose the largest epsilon of a privacy statement is: ``client 7``, ``all clients``."""
-    if "unit_most" not in claim:
-        return None
-    one, number, others = person_or_client(claim), claim["unit_most"], claim["units_most"] - 1
-    if others + 1 == total and one == "client":
-        return "all clients"
-    return f"{one} {number}" if not others else f"{one} {number} and {others} more"
-
-
-def named(who: str, names: Sequence[str]) -> str:
-    """Return ``client 7`` by its name, if the clients have names; people and ``all clients`` have none."""
-    kind, _, rest = who.partition(" ")
-    if kind != "client" or not names:
-        return who
-    number, *others = rest.split(" ", 1)
-    return " ".join([str(names[int(number)]), *others])
-
-
-def person_or_client(claim: Mapping[str, Any]) -> str:
-    """Return what the units of a statement are numbered by: people in vertical runs, clients in others."""
-    return "person" if "protects" in claim else "client"
 
 
 def _norm(clip: Any) -> Any:

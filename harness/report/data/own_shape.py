@@ -8,7 +8,7 @@ from datasets.counting import count
 from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.report.data.references import Shape
-from harness.simulation.build import make_federation
+from harness.simulation.federations import make_federation
 
 
 def shape_of_data(data: Any, clients: int | None = None) -> Shape:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
-from harness.report.data.leaderboard import named, person_or_client
+from harness.report.data.exposed import most_exposed
 from harness.report.data.provenance import command_of, differing_provenance
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Results
@@ -277,8 +277,8 @@ def _cells(
 
 def _readable(claim: Mapping[str, Any], called: Sequence[str]) -> dict[str, Any]:
     """Return a privacy statement with its draws in words and the name of the client with the largest epsilon."""
-    most = claim.get("unit_most")
-    who = {} if most is None else {"unit_most": named(f"{person_or_client(claim)} {most}", called)}
+    exposed = most_exposed(claim)
+    who = {} if exposed is None else {"unit_most": exposed.first(called)}
     return {**claim, **who, "composition": describe_draws(claim)}
 
 

@@ -126,7 +126,9 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) ->
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
     titles = _titles(board)
     parts = [members for _, members in board.frame.groupby("task", sort=False, dropna=False)]
-    boards = [Board(part.reset_index(drop=True), board.clients) for part in parts] if parts[1:] else [board]
+    boards = [board]
+    if parts[1:]:
+        boards = [Board(part.reset_index(drop=True), board.clients, board.exposed) for part in parts]
     tables = [_task_table(part, beside, by, titles) for part in boards if len(part.frame)]
     names = {str(head["name"]): None for table in tables for head in table.columns if head["name"]}
     facets = [row["facets"] for table in tables for row in table.rows]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.report.data.clients import client_names
-from harness.report.data.leaderboard import most_exposed, named, person_or_client
+from harness.report.data.exposed import most_exposed, person_or_client
 from harness.report.data.results import Cell, grouped
 from harness.report.tables.privacy import (
     CHANGES,
@@ -89,8 +89,8 @@ def _paragraph(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
 def _most_exposed(cell: Cell, statement: Mapping[str, Any]) -> str | None:
     """Return the client with the largest ε, by its name where clients have names."""
     final = cell.records[0].final
-    client = most_exposed(statement, final.get("clients"))
-    return client and named(client, client_names(final))
+    exposed = most_exposed(statement, final.get("clients"))
+    return exposed and exposed.text(client_names(final))
 
 
 def _distinct(values: Iterable[Any]) -> str:

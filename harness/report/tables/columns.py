@@ -11,7 +11,6 @@ import pandas as pd
 from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
-from harness.report.data.leaderboard import named
 from harness.report.tables.privacy import is_uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
 from harness.report.tables.text import is_empty, quantity, share, signed, words
@@ -213,8 +212,7 @@ def _ratio(name: str) -> Callable[[Row], str]:
 def _median(board: Board, row: Row) -> str:
     if not is_uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
-    who = named(str(row["epsilon_of"]), board.clients.get(row["cell"], ()))
-    return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({who} has most)"
+    return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({board.most_exposed(row)} has most)"
 
 
 def _form(measure: str) -> str:

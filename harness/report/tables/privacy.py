@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.report.data.leaderboard import named, person_or_client
+from harness.report.data.exposed import most_exposed
 from harness.report.data.results import Cell
 from harness.report.tables.rows import Board
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
@@ -143,11 +143,13 @@ def _exposed_sentences(claim: Mapping[str, Any], names: Sequence[str]) -> list[s
     largest, middle = claim.get("epsilon_total"), claim.get("epsilon_median")
     if not is_uneven(largest, middle):
         return []
-    person = person_or_client(claim)
-    who = named(f"{person} {claim.get('unit_most')}", names)
-    loud = person == "client" and claim.get("unit") in ("record", "user")
+    exposed = most_exposed(claim)
+    if exposed is None:
+        return []
+    who = exposed.first(names)
+    loud = exposed.unit == "client" and claim.get("unit") in ("record", "user")
     return [
-        f"ε is that of {who}, the largest; the median {person} has {middle:.3g}.",
+        f"ε is that of {who}, the largest; the median {exposed.unit} has {middle:.3g}.",
         *([loudest(who, str(claim["unit"]))] if loud else []),
     ]
 
@@ -173,11 +175,11 @@ def exposure(board: Board) -> list[str]:
     for row in board.rows:
         if is_empty(row["epsilon_median"]) or not is_uneven(row["epsilon_total"], row["epsilon_median"]):
             continue
-        who = named(str(row["epsilon_of"]), board.clients.get(row["cell"], ()))
+        who, exposed = board.most_exposed(row), board.exposed.get(row["cell"])
         mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
         text = f"{row['algorithm']} {row['epsilon_total']:.3g}{mark} ({row['epsilon_median']:.3g})"
         rows_by_owner.setdefault(who, []).append(text)
-        if row["dp_unit"] != "client" and str(row["epsilon_of"]).startswith("client"):
+        if row["dp_unit"] != "client" and exposed and exposed.unit == "client" and exposed.number is not None:
             loud[loudest(who, str(row["dp_unit"]))] = None
     lines = []
     for who, rows in rows_by_owner.items():

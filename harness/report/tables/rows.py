@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.report.data.clients import client_names
+from harness.report.data.exposed import MostExposed, most_exposed_of
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results, grouped
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
@@ -30,18 +31,31 @@ class Board:
         The leaderboard, which must not change any more.
     clients : Mapping, optional
         Cell -> names of its clients, if they have names.
+    exposed : Mapping, optional
+        Cell -> whose its largest epsilon is.
     """
 
-    def __init__(self, frame: pd.DataFrame, clients: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.frame, self.clients = frame, clients or {}
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        clients: Mapping[str, Sequence[str]] | None = None,
+        exposed: Mapping[str, MostExposed | None] | None = None,
+    ) -> None:
+        self.frame, self.clients, self.exposed = frame, clients or {}, exposed or {}
 
     @classmethod
     def of(cls, frame: pd.DataFrame | Board, results: Results | None = None) -> Board:
-        """Return `frame` itself if it is one already; the names of clients are those of its results."""
+        """Return `frame` itself if it is one already; what is known of clients is that of its results."""
         if isinstance(frame, Board):
             return frame
-        names = {cell.key: client_names(cell.records[0].final) for cell in results.cells} if results else {}
-        return cls(frame, names)
+        cells = results.cells if results else []
+        names = {cell.key: client_names(cell.records[0].final) for cell in cells}
+        return cls(frame, names, {cell.key: most_exposed_of(cell) for cell in cells})
+
+    def most_exposed(self, row: Row) -> str:
+        """Return whose the largest epsilon of a row is, by name where clients have names."""
+        exposed = self.exposed.get(row["cell"])
+        return str(row["epsilon_of"]) if exposed is None else exposed.text(self.clients.get(row["cell"], ()))
 
     @cached_property
     def rows(self) -> list[Row]:

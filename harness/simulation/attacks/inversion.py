@@ -32,7 +32,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core import rng
 from harness.simulation.attacks.tap import shared_model, step_of, tapped
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 
 VICTIMS = 4
 MOST = 16  # samples that are looked for at once
@@ -75,7 +75,8 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
     scale = 1.0 if gradient else step
     inside = federation.pool.at(places[places >= 0]).x
     sampled = (tape.positions >= 0).flatten(2).any(-1).any(0)  # a Poisson batch may be empty
-    members = [one for one in message.taking_part.nonzero().flatten().tolist() if sampled[one]][:VICTIMS]
+    present = message.taking_part.nonzero().flatten().tolist()
+    members = [client for client in present if sampled[client]][:VICTIMS]
     if not members:
         return None
     drawn = [tape.positions[:, member] for member in members]
@@ -90,8 +91,11 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
             truth.y[:count],
             *([_labels(row, len(federation.classes), count)] if federation.classes else []),
         ]
-        tries += [[Try(one, row, start, how) for start in starts for how in (False, True)] for one in labels]
-    samples, cosines = _descend(setup, model, [one for some in tries for one in some], inside, scale)
+        tries += [
+            [Try(guess, row, start, how) for start in starts for how in (False, True)] for guess in labels
+        ]
+    attempts = [attempt for of_client in tries for attempt in of_client]
+    samples, cosines = _descend(setup, model, attempts, inside, scale)
     best = []
     for some in tries:  # the first ones are this list's
         of_client, samples = samples[: len(some)], samples[len(some) :]
@@ -102,9 +106,17 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
         _compared(best[each * n : each * (n + 1)], tries[each * n + each - 1][0].labels, truth, inside)
         for n, truth in enumerate(truths)
     ]
-    names = dict.fromkeys(name for one in figures for name in one)
-    means = {name: float(np.mean([one[name] for one in figures if name in one])) for name in names}
-    return {"victims": len(truths), "samples": float(np.mean([len(truth.y) for truth in truths])), **means}
+    sizes = [len(truth.y) for truth in truths]
+    return {"victims": len(truths), "samples": float(np.mean(sizes)), **_means(figures)}
+
+
+def _means(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of every figure over the clients that have it."""
+    names = dict.fromkeys(name for of_client in figures for name in of_client)
+    return {
+        name: float(np.mean([of_client[name] for of_client in figures if name in of_client]))
+        for name in names
+    }
 
 
 def _compared(samples: Sequence[Tensor], guessed: Tensor, truth: Batch, inside: Tensor) -> dict[str, float]:
@@ -139,15 +151,18 @@ def _descend(
 ) -> tuple[Tensor, Tensor]:
     """Return the samples of all attempts ``(A, n, ...)``, and the cosines of their gradients and the messages."""
     low, high = float(inside.min()), float(inside.max())
-    labels, messages = torch.stack([one.labels for one in tries]), torch.stack([one.message for one in tries])
-    x = torch.stack([one.start for one in tries]).requires_grad_()
-    scaled = torch.tensor([one.scaled for one in tries])
+    labels, messages = (
+        torch.stack([each.labels for each in tries]),
+        torch.stack([each.message for each in tries]),
+    )
+    x = torch.stack([each.start for each in tries]).requires_grad_()
+    scaled = torch.tensor([each.scaled for each in tries])
     ones = torch.ones(labels.shape[1], dtype=x.dtype)
     groups = torch.zeros(labels.shape[1], dtype=torch.int64)
     lengths = messages.norm(dim=-1).clamp(min=TINY)
 
-    def gradient(one: Tensor, label: Tensor) -> Tensor:
-        slope: Tensor = torch.func.grad(lambda p: setup.problem.loss(p, Batch(one, label, groups, ones)))(
+    def gradient(sample: Tensor, label: Tensor) -> Tensor:
+        slope: Tensor = torch.func.grad(lambda p: setup.problem.loss(p, Batch(sample, label, groups, ones)))(
             model
         )
         return slope
@@ -186,7 +201,7 @@ def _inputs(setup: Setup, message: Tensor, features: torch.Size) -> Tensor | Non
 
 
 def _labels(message: Tensor, classes: int, count: int) -> Tensor:
-    """Return the likeliest labels: those of whose outputs the last biases rise most, each for its share."""
+    """Return the likeliest labels: those with the largest rise of their output's bias, in proportion to it."""
     share = message[-classes:].double().clamp(min=0)  # the message is a step against the gradient
     share = share / share.sum() if float(share.sum()) > 0 else torch.full_like(share, 1 / classes)
     taken: list[int] = []
@@ -203,8 +218,8 @@ def _agreement(guessed: Tensor, truth: Tensor) -> int:
 
 def _errors(samples: Tensor, truth: Tensor, inside: Tensor) -> tuple[float, float]:
     """Return mean squared errors of the samples found, matched to true ones, and of the mean of all for these."""
-    one, other = (part.flatten(1).double() for part in (samples, truth))
-    cost: NDArray[np.float64] = torch.cdist(one, other).square().numpy()
+    guessed, true = (part.flatten(1).double() for part in (samples, truth))
+    cost: NDArray[np.float64] = torch.cdist(guessed, true).square().numpy()
     rows, columns = linear_sum_assignment(cost)
     mean = inside.flatten(1).double().mean(0)
-    return float(cost[rows, columns].mean() / one.shape[1]), float((other[columns] - mean).square().mean())
+    return float(cost[rows, columns].mean() / guessed.shape[1]), float((true[columns] - mean).square().mean())

@@ -21,7 +21,7 @@ import torch
 
 from harness.core import rng
 from harness.simulation.attacks.tap import tapped
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 
 KNOWN = 4  # samples of each class whose labels the attacker has
 

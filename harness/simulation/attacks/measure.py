@@ -16,7 +16,7 @@ from harness.simulation.attacks.inversion import inversion
 from harness.simulation.attacks.labels import labels
 from harness.simulation.attacks.membership import membership
 from harness.simulation.attacks.roc import Estimate
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 
 log = logging.getLogger(__name__)

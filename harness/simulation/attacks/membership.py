@@ -36,8 +36,8 @@ from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.simulation.attacks.roc import FALSE, area, detection, largest_rate
 from harness.simulation.attacks.tap import shared_model, step_of, tapped
-from harness.simulation.build import Setup
 from harness.simulation.evaluation import applied
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import obstacle, stack_setups
@@ -60,7 +60,7 @@ class Pairs(NamedTuple):
 
 
 def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: int) -> dict[str, Any] | None:
-    """Attack the final model of a run; None where there is none that is common to all clients.
+    """Attack the final model of a run; None if clients have no common model.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Part, Statistic
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 
 

@@ -21,7 +21,7 @@ from datasets.partition import Iid, Natural
 from datasets.splitting import Splitting
 from datasets.texts import WORDS
 from harness.config.fields import DataSpec
-from harness.simulation.build import load_once
+from harness.simulation.federations import load_once
 from tests.support.runs import clients_of_a_run
 
 pa = pytest.importorskip("pyarrow")

@@ -27,7 +27,7 @@ from harness.executors.records import Unrepeatable, repeatable
 from harness.models import MODELS, Net, build, model
 from harness.problems.classify import classifier
 from harness.simulation.build import frozen_part, identify, prepare
-from harness.simulation.footprint import footprint
+from harness.simulation.room import needed
 from harness.simulation.saved_model import SavedModel
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Unmoved
@@ -461,17 +461,15 @@ def test_a_run_is_repeated_with_its_frozen_part_alone(tmp_path):
         repeatable(folder)
 
 
-def test_a_footprint_counts_the_frozen_part_once(tmp_path):
+def test_memory_counts_the_frozen_part_once(tmp_path):
     def wide(shape, outputs, *, width: int = 1000):
         body = nn.Sequential(nn.Linear(shape[0], width), nn.Linear(width, FEATURES)).requires_grad_(False)
         return nn.Sequential(body, nn.Linear(FEATURES, outputs))
 
     model("tables")(wide)
-    small, large = (
-        footprint(ready(table(tmp_path), model={"name": "wide", "width": w})) for w in (1000, 2000)
-    )
+    small, large = (needed(ready(table(tmp_path), model={"name": "wide", "width": w})) for w in (1000, 2000))
     assert large.data - small.data == 4 * 1000 * (6 + 1 + FEATURES)  # of six inputs
-    assert large.state == small.state and large.client_rows == small.client_rows
+    assert large.usual == small.usual and large.least == small.least
 
 
 def test_a_statement_says_what_is_assumed_of_the_frozen_part(tmp_path):

@@ -1,4 +1,4 @@
-"""Functions whose last bit depends on the entry alone.
+"""Functions of entries with the same bits in any tensor.
 
 That of torch's sigmoid, softplus and fractional power depends on an entry's position in the tensor, and so on the
 other runs of a stack. These are built from operations without this dependence.

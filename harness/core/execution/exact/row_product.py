@@ -1,4 +1,4 @@
-"""Matrix products whose rows round alike, however many rows are multiplied at once, and in whichever place.
+"""Matrix products in which a row has the same bits, however many others are multiplied with it.
 
 Runs of one seed see the same batches. So the products of one batch with the first layers of R runs are a single
 wide product, which reads the batch once and keeps the processor's units busy: for a linear model on 32 samples it
@@ -112,7 +112,7 @@ class Linear(nn.Linear):
 
 
 def with_plain_layers(module: nn.Module) -> nn.Module:
-    """Replace the layers of a model, whose values do not matter, by torch's: for runs that are never stacked.
+    """Replace the trained layers of a model by new ones of torch, for runs that are never stacked.
 
     Layers with buffers are frozen, so that their values matter: they stay.
     """

@@ -17,9 +17,10 @@ from harness.executors.local import run_one
 from harness.executors.replay import replay
 from harness.executors.scheduler import run_all
 from harness.problems.classify import classifier
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import StopEarly
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from harness.storage import seals
 from harness.storage.store import Store

@@ -17,7 +17,7 @@ from harness.executors.local import run_one
 from harness.executors.records import checked_record
 from harness.executors.replay import caught, chosen, difference, differences, replay, values
 from harness.models import MODELS
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.store import Store
 from tests.support.submitted import forge, results

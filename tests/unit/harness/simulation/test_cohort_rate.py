@@ -10,10 +10,10 @@ import torch
 
 from harness.config.run import read_spec
 from harness.core.registry import Incompatible, UserError
-from harness.simulation.build import Setup
 from harness.simulation.calibration import recalibrated
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.dry_run import expected_cost
+from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
 from tests.support.wire import privacy

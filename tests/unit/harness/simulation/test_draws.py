@@ -13,8 +13,9 @@ from harness.core.clients.sampling import draw_poisson_batches
 from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy
 from harness.report.tables.privacy import in_words
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.cohorts import Cohorts
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from privacy.event import Event
 from privacy.joint import Released, joint_epsilon

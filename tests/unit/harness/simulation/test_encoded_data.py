@@ -17,8 +17,9 @@ from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.simulation.build import identify, load_once, prepare, stand_in_federation
+from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.federations import load_once, stand_in_federation
 from harness.simulation.saved_model import check_savable
 from harness.simulation.simulation import Simulation
 from harness.simulation.statement import public_information

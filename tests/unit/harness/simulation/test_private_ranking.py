@@ -4,7 +4,7 @@ import pytest
 
 from harness.config.run import read_spec
 from harness.executors.local import run_one
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 from tests.support.runs import given
 

@@ -12,6 +12,7 @@ from harness.executors.scheduler import run_one
 from harness.problems import PROBLEMS
 from harness.simulation import build as preparation
 from harness.simulation import evaluation
+from harness.simulation import setup as ready
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
@@ -31,7 +32,7 @@ def forgotten():
 
     def forget():
         preparation._problems.clear()
-        preparation._rows.cache_clear()
+        ready._rows.cache_clear()
 
     forget()
     yield forget
@@ -82,7 +83,7 @@ def test_what_a_problem_does_not_vouch_for_is_made_anew(forgotten):
 
 def test_only_a_few_problems_are_remembered(forgotten):
     runs = [prepare(read_spec(SPEC | {"partition": {"kind": "iid", "clients": 2 + n}})) for n in range(6)]
-    assert len(preparation._problems) == preparation.CACHED_PROBLEMS
+    assert len(preparation._problems) == ready.CACHED_PROBLEMS
     assert prepare(runs[-1].spec).problem is runs[-1].problem
     assert prepare(runs[-4].spec).problem is runs[-4].problem
     assert prepare(runs[0].spec).problem is not runs[0].problem

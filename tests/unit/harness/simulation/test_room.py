@@ -1,5 +1,9 @@
 """Runs fit into memory before they begin: in parts, in smaller stacks, or not at all, which is said."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -9,10 +13,10 @@ from harness.core.registry import UserError
 from harness.executors import scheduler
 from harness.executors.local import run_together
 from harness.simulation import room
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
-from harness.simulation.footprint import footprint
-from harness.simulation.room import fit
+from harness.simulation.room import BASELINE, fit, needed
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 from tests.support.runs import finished, given
 
@@ -36,33 +40,34 @@ def setup_of(data, algorithm="fedavg", **fields):
 
 def test_what_fits_runs_as_ever(data, left) -> None:
     setup = setup_of(data)
-    left(2 * footprint(setup).to_come)
+    left(2 * needed(setup).usual)
     found = fit(setup, Execution(), 5)
     assert found.setup is setup
     assert found.most == 2
-    assert "more memory, and" in str(found)
+    assert "more memory, and" in found.note
 
 
 def test_a_cohort_that_does_not_fit_is_taken_client_by_client(data, left) -> None:
     setup = setup_of(data, precision="float64")
-    left(footprint(setup).to_come / 2)
+    left(needed(setup).usual / 2)
     found = fit(setup, Execution())
     assert found.setup.in_parts
     assert found.most == 1
-    assert "its clients are computed one after another" in str(found)
-    assert footprint(found.setup).to_come < footprint(setup).to_come / 2
+    assert "its clients are computed one after another" in found.note
+    assert needed(found.setup).usual < needed(setup).usual / 2
     together, apart = finished(setup), finished(found.setup)
     torch.testing.assert_close(apart.state.x, together.state.x, rtol=0, atol=1e-10)
     assert int(apart.cost.up) == int(together.cost.up)
 
 
-def test_what_cannot_be_parted_is_refused_with_numbers_by_part(data, left) -> None:
+def test_what_cannot_be_parted_is_refused_with_ways_out(data, left) -> None:
     setup = setup_of(data, SCAFFOLD)
-    left(footprint(setup).to_come - 1)
-    with pytest.raises(UserError, match=r"^memory: the run takes about \d") as error:
+    left(needed(setup).least)
+    assert fit(setup, Execution()).most == 1
+    left(needed(setup).least - 1)
+    with pytest.raises(UserError, match=r"^memory: the run takes at least \d") as error:
         fit(setup, Execution(memory=10**12))
     told = str(error.value)
-    assert "copies in steps" in told
     assert "left (limit of a test)" in told
     assert "cohort.size" in told
     assert "fewer --jobs" in told
@@ -74,8 +79,8 @@ def test_a_worker_has_its_share(data, left, monkeypatch) -> None:
     left(10**12)
     monkeypatch.setattr(room, "resident", lambda: 10**8)
     with pytest.raises(UserError, match="one of several workers"):
-        fit(setup, Execution(memory=10**8 + footprint(setup).to_come - 1))
-    assert fit(setup, Execution(memory=10**8 + footprint(setup).to_come)).most == 1
+        fit(setup, Execution(memory=10**8 + needed(setup).least - 1))
+    assert fit(setup, Execution(memory=10**8 + needed(setup).least)).most == 1
 
 
 def test_workers_share_what_is_left(monkeypatch) -> None:
@@ -85,16 +90,15 @@ def test_workers_share_what_is_left(monkeypatch) -> None:
     assert scheduler._share_of_memory(Execution(), 3) == Execution()
 
 
-def test_small_runs_are_not_gone_through(data, left, monkeypatch) -> None:
+def test_little_memory_is_not_mentioned(data, left) -> None:
     left(10**12)
-    monkeypatch.setattr(room, "footprint", None)
-    assert fit(setup_of(data), Execution()).needed is None
+    assert fit(setup_of(data), Execution()).note == ""
 
 
 def test_stacks_are_as_large_as_fits_and_write_the_same(data, left, tmp_path) -> None:
     specs = [read_spec(given(data, **WIDE, seed=seed)) for seed in range(4)]
     whole = run_together(specs, tmp_path / "whole", Execution(stack=4))
-    left(2.5 * footprint(calibrated(prepare(specs[0]))).to_come)
+    left(2.5 * needed(calibrated(prepare(specs[0]))).usual)
     fewer = run_together(specs, tmp_path / "fewer", Execution(stack=4))
     ends = [[Store(tmp_path / name).folder(one.id).end() for one in whole] for name in ("whole", "fewer")]
     assert [one["timing"]["stacked"] for one in ends[0]] == [4] * 4
@@ -105,9 +109,86 @@ def test_stacks_are_as_large_as_fits_and_write_the_same(data, left, tmp_path) ->
 
 def test_a_refused_run_is_recorded_and_the_others_go_on(data, left, tmp_path) -> None:
     specs = [read_spec(given(data, SCAFFOLD, **WIDE)), read_spec(given(data))]
-    left(footprint(calibrated(prepare(specs[0]))).to_come - 1)
+    left(needed(calibrated(prepare(specs[0]))).least - 1)
     refused, done = run_together(specs, tmp_path, Execution())
     assert (refused.status, done.status) == ("failed", "done")
     status, reason = Store(tmp_path).folder(refused.id).read()[:2]
     assert status == "failed"
-    assert reason.startswith("memory: the run takes about")
+    assert reason.startswith("memory: the run takes at least")
+
+
+#: Runs the specs of a file together, and prints the largest resident size of the process. (That of `getrusage` is
+#: at least that of the process which started it.)
+RUN = r"""
+import json, re, sys
+from pathlib import Path
+import torch
+from harness.config.run import read_spec
+from harness.executors.local import run_together
+from harness.simulation.setup import Execution
+torch.set_num_threads(Execution().threads)  # like the command: with several threads runs are not stacked
+specs = [read_spec(one) for one in json.loads(sys.argv[1])]
+ends = run_together(specs, Path(sys.argv[2]), Execution(stack=len(specs)))
+assert all(end.status == "done" for end in ends), ends
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024)
+"""
+RECORD = {"unit": "record", "placement": "local", "epsilon": 8, "clip": 1}
+STEPS = {"local_steps": 2, "batch_size": 8}
+
+
+def spec(algorithm="fedavg", hidden=(1000, 1000), clients=20, **fields):
+    model = {"name": "mlp", "hidden": list(hidden)} if hidden else {"name": "logistic"}
+    return {
+        "data": {"name": "breast-cancer"},
+        "partition": {"kind": "iid", "clients": clients},
+        "model": model,
+        "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm, **STEPS},
+        "rounds": 2,
+        "eval_every": 2,
+        **fields,
+    }
+
+
+DIGITS = {"data": {"name": "digits"}}
+KINDS = {
+    "convolutions in a loop": [
+        spec("scaffold", clients=8, **DIGITS, model={"name": "fedavg_cnn", "hidden": 4096})
+    ],
+    "a thousand clients": [spec(hidden=(), clients=1000, **DIGITS)],
+    "rows of all clients": [spec("scaffold", clients=10)],
+    "rows of a cohort": [spec("ditto", cohort={"size": 5})],
+    "gradients of samples": [spec(hidden=(400, 400), privacy=RECORD)],
+    "ghost clipping": [spec(hidden=(800, 800), privacy={**RECORD, "ghost": True})],
+    "noise of clients": [spec(privacy={"placement": "local", "epsilon": 8, "clip": 1})],
+    "gossip": [spec("d_sgd", clients=12, topology={"kind": "ring"})],
+    "a stack of seeds": [spec(clients=4, seed=seed) for seed in range(4)],
+    "parties": [
+        spec("splitnn", hidden=(1500, 1500), problem="vertical", partition={"kind": "columns", "clients": 3})
+    ],
+    "bfloat16": [spec(precision="bfloat16")],
+}
+
+
+def output_of(script, *arguments):
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in arguments]
+    done = subprocess.run([sys.executable, "-c", script, *texts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [int(number) for number in done.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_takes_roughly_what_was_estimated(kind, tmp_path) -> None:
+    """Hardly less than the least for which it is refused, and at most three times as much as is usual."""
+    setups = [calibrated(prepare(read_spec(run))) for run in KINDS[kind]]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(KINDS[kind]), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    need, measured = needed(setups[0]), int(done.stdout)
+    to_come = measured - BASELINE - need.data
+    assert len(setups) * need.least <= to_come + 150e6, (need, measured)
+    assert to_come <= 3 * len(setups) * need.usual + 150e6, (need, measured)

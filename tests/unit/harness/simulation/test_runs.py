@@ -7,9 +7,10 @@ import torch
 
 from harness.config.run import read_spec
 from harness.core.settings.compression import Compression
-from harness.simulation.build import Execution, prepare
+from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
+from harness.simulation.setup import Execution
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, privacy, rows

@@ -7,7 +7,7 @@ import pytest
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_one
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import run_files
 from harness.storage.archive import open_results, write_archive
 from harness.storage.merge import merge

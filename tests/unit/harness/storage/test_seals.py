@@ -14,7 +14,7 @@ from harness.core import rng
 from harness.executors.scheduler import run_one
 from harness.metrics import evaluate, read_predictions
 from harness.report import leaderboard
-from harness.simulation.build import Execution
+from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.files import Damaged, Unwritable
 from harness.storage.seals import read_sealed, sha256, write_sealed

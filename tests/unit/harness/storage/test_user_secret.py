@@ -13,7 +13,8 @@ from harness.core.registry import UserError
 from harness.executors.local import run_one
 from harness.executors.records import checked_record
 from harness.executors.replay import replay
-from harness.simulation.build import Execution, identify, prepare
+from harness.simulation.build import identify, prepare
+from harness.simulation.setup import Execution
 from harness.storage.store import Store
 from harness.storage.user_secret import salted
 from tests.support.runs import RAW, given, table

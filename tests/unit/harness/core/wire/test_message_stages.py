@@ -99,8 +99,8 @@ class Recorder(Channel):
             return stage
 
         every = {name for each in (*ORDERS.values(), public) for name in names(each)}
-        self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in every})
-        super().__init__(*arguments, **options)
+        stages = type("Recorded", (Stages,), {name: recorded(name) for name in every})
+        super().__init__(*arguments, stages=stages, **options)
 
 
 def printed_order():
