@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from harness.config import code, plugins
 from harness.core.registry import PLUGGED
@@ -33,6 +34,17 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch):
     """Pictures show nothing: drawing them takes most of the time of a report whose other parts are tested."""
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+
+
+@pytest.fixture
+def vectors_only(monkeypatch: pytest.MonkeyPatch):
+    """Draw no PNG: it takes as long as the SVG, which these tests read."""
+    honest = Figure.savefig
+
+    def savefig(self, path, *, format, **given):
+        path.touch() if format == "png" else honest(self, path, format=format, **given)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from harness.cli.parser import main
 from harness.cli.status import next_step
 from harness.config.run import read_spec
 from harness.storage.store import Store
-from tests.support.runs import BL2, MM4
+from tests.support.runs import BL2, MM4, write_yaml
 from tests.support.written import saved, wait_for, written
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +38,6 @@ CONTRACT = [  # the columns a leaderboard begins with
     "rank",
 ]
 # fmt: on
-
-
-def write(path, content):
-    path.write_text(yaml.safe_dump(content))
-    return str(path)
 
 
 def listen_to_ctrl_c():
@@ -96,7 +91,9 @@ def test_a_run_file_with_matrices_ends_at_the_known_saddle(tmp_path):
         "rounds": 250,
         "eval_every": 250,
     }
-    assert main(["run", "--spec", write(tmp_path / "mm4.yaml", spec), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(["run", "--spec", write_yaml(tmp_path / "mm4.yaml", spec), "--out", str(tmp_path / "out")]) == 0
+    )
     solution = final(tmp_path / "out")["solution"]
     assert np.ravel(solution["x"]) == pytest.approx(
         -1.5, abs=1e-6
@@ -111,14 +108,16 @@ def test_the_bilevel_instance_ends_at_its_optimum(tmp_path):
         "rounds": 400,
         "eval_every": 100,
     }
-    assert main(["run", "--spec", write(tmp_path / "bl2.yaml", spec), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(["run", "--spec", write_yaml(tmp_path / "bl2.yaml", spec), "--out", str(tmp_path / "out")]) == 0
+    )
     solution = final(tmp_path / "out")["solution"]
     assert solution["x"] == pytest.approx([0.75], abs=1e-6)
     assert [y for (y,) in solution["y"]] == pytest.approx([0.75, 1.75], abs=1e-6)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    command = ["run", "--spec", write(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path / "out")]
+    command = ["run", "--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path / "out")]
     assert main(command) == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json*")}
     assert main(command) == 0
@@ -132,13 +131,13 @@ LONG = DIGITS | {"algorithm": DIGITS["algorithm"] | {"local_steps": 4}, "rounds"
 def undisturbed(tmp_path_factory):
     """What LONG writes if nobody stops it."""
     root = tmp_path_factory.mktemp("undisturbed")
-    assert main(["run", "--spec", write(root / "long.yaml", LONG), "--out", str(root)]) == 0
+    assert main(["run", "--spec", write_yaml(root / "long.yaml", LONG), "--out", str(root)]) == 0
     return written(root)
 
 
 def test_an_interrupted_run_resumes_and_ends_the_same(tmp_path, undisturbed):
     """Long before a checkpoint would be due: Ctrl-C writes one. Kills are in `test_kills.py`."""
-    spec = write(tmp_path / "long.yaml", LONG)
+    spec = write_yaml(tmp_path / "long.yaml", LONG)
     process = harness("run", "--spec", spec, "--out", tmp_path / "stopped", stderr=subprocess.DEVNULL)
     wait_for(lambda: evaluated_twice(tmp_path / "stopped"))
     process.send_signal(signal.SIGINT)
@@ -152,7 +151,9 @@ def test_an_interrupted_run_resumes_and_ends_the_same(tmp_path, undisturbed):
 def test_ctrl_c_stops_the_workers_of_a_suite_at_once(tmp_path):
     """Each saves the run it has, and none takes the next one or comes to the end of its own."""
     long = DIGITS | {"rounds": 200_000, "eval_every": 10_000}
-    suite = write(tmp_path / "many.yaml", {"suite": "many", "base": long, "sweep": {"seed": list(range(8))}})
+    suite = write_yaml(
+        tmp_path / "many.yaml", {"suite": "many", "base": long, "sweep": {"seed": list(range(8))}}
+    )
     process = harness(
         *("suite", suite, "--out", tmp_path / "out", "--jobs", 2, "--stack", "off"), stderr=subprocess.PIPE
     )
@@ -179,7 +180,7 @@ def test_one_process_and_two_write_the_same_files(tmp_path):
         "sweep": {"algorithm": ["fedavg", "scaffold", "k_gt_minimax"], "topology": [None], "seed": [0, 1]},
     }
     content["sweep"]["algorithm"].pop()
-    suite = write(tmp_path / "pair.yaml", content)
+    suite = write_yaml(tmp_path / "pair.yaml", content)
     for jobs in ("1", "2"):
         assert main(["suite", suite, "--out", str(tmp_path / jobs), "--jobs", jobs]) == 0
     assert len(written(tmp_path / "1")) == 4 * 3
@@ -193,7 +194,7 @@ def test_a_suite_goes_on_after_skipped_and_failed_runs(tmp_path, capsys):
         "base": DIGITS,
         "sweep": {"algorithm": ["fedavg", {"name": "fedavg", "lr": 1e38}, "fedsgda_m"]},
     }
-    suite = write(tmp_path / "mixed.yaml", content)
+    suite = write_yaml(tmp_path / "mixed.yaml", content)
     assert main(["suite", suite, "--out", str(tmp_path / "out"), "--jobs", "1"]) == 1
     capsys.readouterr()
     table = tmp_path / "table.csv"
@@ -207,7 +208,7 @@ def test_a_suite_goes_on_after_skipped_and_failed_runs(tmp_path, capsys):
 
 
 def test_the_plan_is_what_then_happens(tmp_path, capsys):
-    spec = write(tmp_path / "run.yaml", DIGITS)
+    spec = write_yaml(tmp_path / "run.yaml", DIGITS)
     assert main(["plan", "--spec", spec, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert main(["run", "--spec", spec, "--out", str(tmp_path / "out")]) == 0
@@ -226,7 +227,7 @@ def test_every_figure_can_be_made_again_from_the_predictions(tmp_path):
     spec = DIGITS | {
         "data": {"name": "csv", "path": str(tmp_path / "mine.csv"), "label": "label", "sensitive": "group"}
     }
-    command = ["run", "--spec", write(tmp_path / "run.yaml", spec), "--out", str(tmp_path / "out")]
+    command = ["run", "--spec", write_yaml(tmp_path / "run.yaml", spec), "--out", str(tmp_path / "out")]
     assert main([*command, "--save-predictions"]) == 0
     metrics = final(tmp_path / "out")["metrics"]
     (path,) = (tmp_path / "out").glob("runs/*/predictions.csv")
@@ -266,7 +267,7 @@ def test_everything_can_be_listed(what, capsys):
 
 def test_status_report_and_partition_picture(tmp_path, capsys):
     out = str(tmp_path / "out")
-    assert main(["run", "--spec", write(tmp_path / "run.yaml", DIGITS), "--out", out]) == 0
+    assert main(["run", "--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--out", out]) == 0
     assert main(["status", out, "--json"]) == 0
     text = capsys.readouterr().out
     assert [row["status"] for row in json.loads(text[text.index("[") :])] == ["done"]
@@ -351,7 +352,7 @@ def test_a_csv_without_its_label_names_its_columns(tmp_path, capsys):
 
 def test_results_of_another_version_are_left_alone(tmp_path, capsys):
     (tmp_path / "store.json").write_text('{"format": 99}')
-    assert main(["run", "--spec", write(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path)]) == 2
+    assert main(["run", "--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path)]) == 2
     assert "format 99" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -359,7 +360,10 @@ def test_results_of_another_version_are_left_alone(tmp_path, capsys):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
     tmp_path.chmod(0o500)
-    assert main(["run", "--spec", write(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path / "out")]) == 2
+    assert (
+        main(["run", "--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path / "out")])
+        == 2
+    )
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -405,7 +409,7 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
 @pytest.mark.usefixtures("blank_pictures")
 def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     """Two budgets, one of them none, and two seeds: four runs under a name, planned before and listed after."""
-    spec = write(tmp_path / "run.yaml", DIGITS | {"privacy": {"placement": "local", "clip": 1}})
+    spec = write_yaml(tmp_path / "run.yaml", DIGITS | {"privacy": {"placement": "local", "clip": 1}})
     asked = ["--spec", spec, "--sweep", "privacy.epsilon=null,8", "--sweep", "seed=0..1"]
     assert main(["plan", *asked, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
@@ -437,7 +441,7 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     ],
 )
 def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, options, message):
-    spec = write(tmp_path / "run.yaml", DIGITS)
+    spec = write_yaml(tmp_path / "run.yaml", DIGITS)
     assert main(["sweep", "--spec", spec, "--jobs", "1", "--out", str(tmp_path / "results"), *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("results/*/*"))
@@ -445,7 +449,7 @@ def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, 
 
 def test_a_baseline_that_does_not_run_is_refused_first(tmp_path, capsys):
     content = {"base": DIGITS, "report": {"baseline": "fedprox"}}
-    path = write(tmp_path / "mine.yaml", content)
+    path = write_yaml(tmp_path / "mine.yaml", content)
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
     assert "unknown baseline 'fedprox'" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
@@ -453,7 +457,7 @@ def test_a_baseline_that_does_not_run_is_refused_first(tmp_path, capsys):
 
 @pytest.mark.parametrize("picture", [{"overview": ["eqop"]}, {"curves": ["eqop", "round"]}])
 def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys, picture):
-    path = write(tmp_path / "mine.yaml", {"base": DIGITS, "report": picture})
+    path = write_yaml(tmp_path / "mine.yaml", {"base": DIGITS, "report": picture})
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
     assert "'eqop'. Did you mean 'eqopp'?" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
@@ -476,7 +480,7 @@ def test_runs_that_strict_makes_alike_are_one(capsys):
 def test_the_status_of_one_suite_leaves_the_others_out(tmp_path, capsys):
     out = str(tmp_path / "results")
     for name in ("one", "two"):
-        asked = ["--spec", write(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0.5"]
+        asked = ["--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0.5"]
         assert main(["sweep", *asked, "--name", name, "--jobs", "1", "--out", out]) == 0
     capsys.readouterr()
     assert main(["status", out, "--suite", "two", "--json"]) == 0
@@ -492,7 +496,7 @@ def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
 
 def test_a_plan_ends_with_the_command_that_makes_its_runs(tmp_path, capsys):
     """The command that a plan names has its arguments, except for the option that only plans have."""
-    file = write(tmp_path / "run.yaml", DIGITS)
+    file = write_yaml(tmp_path / "run.yaml", DIGITS)
     planned = (
         (["--spec", file], f"run --spec {file} makes this run."),
         (["--spec", file, "--sweep", "seed=0,1"], f"sweep --spec {file} --sweep seed=0,1 makes these runs."),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from killing import CANCER
 
 from harness.cli.parser import main
@@ -21,6 +20,8 @@ from harness.simulation import loop as loop
 from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
 from harness.storage.store import Busy, RunFolder, Store, read_suite
+from tests.support.runs import write_yaml
+from tests.support.written import written
 
 ROOT = Path(__file__).parents[2]
 SPEC = CANCER | {"rounds": 12, "eval_every": 1}
@@ -28,27 +29,12 @@ SPEC = CANCER | {"rounds": 12, "eval_every": 1}
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
-def timeless(root):
-    """Return what runs have written, without timings."""
-    found = {}
-    for folder in sorted((root / "runs").iterdir()):
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        ends = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        found[folder.name] = [{k: v for k, v in one.items() if k != "timing"} for one in (*lines, *ends)]
-    return found
-
-
-def write(path, content):
-    path.write_text(yaml.safe_dump(content))
-    return str(path)
-
-
 @pytest.fixture
 def run(tmp_path, capsys):
     """Return a function that runs SPEC into a folder: its exit code, and its one line if it is refused."""
 
     def carry_out(out, *options):
-        code = main(["run", "--spec", write(tmp_path / "run.yaml", SPEC), "--out", str(out), *options])
+        code = main(["run", "--spec", write_yaml(tmp_path / "run.yaml", SPEC), "--out", str(out), *options])
         said = capsys.readouterr().err.strip()
         assert code != 2 or (said.startswith("error: ") and "\n" not in said), said
         return code, said
@@ -60,8 +46,8 @@ def run(tmp_path, capsys):
 def expected(tmp_path_factory):
     """What an undisturbed run writes."""
     root = tmp_path_factory.mktemp("undisturbed")
-    assert main(["run", "--spec", write(root / "run.yaml", SPEC), "--out", str(root / "out")]) == 0
-    return timeless(root / "out")
+    assert main(["run", "--spec", write_yaml(root / "run.yaml", SPEC), "--out", str(root / "out")]) == 0
+    return written(root / "out")
 
 
 @contextmanager
@@ -88,7 +74,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_resumes(every, tmp_path, run,
     assert RunFolder(folder).status == "interrupted"
     assert {path.name for path in folder.iterdir()} <= {"claim", "spec.json", "rounds.jsonl"}
     assert run(tmp_path / "out")[0] == 0
-    assert timeless(tmp_path / "out") == expected
+    assert written(tmp_path / "out") == expected
 
 
 def test_predictions_without_room_do_not_fail_a_run(tmp_path, run, expected):
@@ -100,13 +86,13 @@ def test_predictions_without_room_do_not_fail_a_run(tmp_path, run, expected):
     assert not list(tmp_path.glob("out/runs/*/failed.json"))
     assert run(tmp_path / "out", "--save-predictions")[0] == 0
     assert len(list(tmp_path.glob("out/runs/*/*predictions.csv*"))) == 1
-    assert timeless(tmp_path / "out") == expected
+    assert written(tmp_path / "out") == expected
 
 
 @pytest.mark.slow
 def test_a_full_disk_stops_a_suite_without_failed_runs(tmp_path):
     suite = {"suite": "many", "base": SPEC | {"rounds": 40}, "sweep": {"seed": [0, 1, 2]}}
-    command = ["suite", write(tmp_path / "many.yaml", suite), "--stack", "off", "--jobs"]
+    command = ["suite", write_yaml(tmp_path / "many.yaml", suite), "--stack", "off", "--jobs"]
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     limited = subprocess.run(  # workers are copies of a process that may have been started without the limit
         [sys.executable, "-m", "harness", *command, "2", "--out", str(tmp_path / "out")],
@@ -118,7 +104,7 @@ def test_a_full_disk_stops_a_suite_without_failed_runs(tmp_path):
     assert not list(tmp_path.glob("out/runs/*/failed.json"))
     for out in ("out", "undisturbed"):
         assert main([*command, "1", "--out", str(tmp_path / out)]) == 0
-    assert timeless(tmp_path / "out") == timeless(tmp_path / "undisturbed")
+    assert written(tmp_path / "out") == written(tmp_path / "undisturbed")
 
 
 @pytest.fixture
@@ -147,7 +133,7 @@ def test_a_disk_without_any_room_left_is_named(disk, run, expected):
     assert code == 2 and "No space left on device" in said
     disk("size=10m")
     assert run(path / "out")[0] == 0
-    assert timeless(path / "out") == expected
+    assert written(path / "out") == expected
 
 
 def test_a_disk_that_can_only_be_read_is_read_and_not_written(disk, run, capsys):
@@ -234,7 +220,7 @@ def test_a_damaged_checkpoint_makes_a_run_begin_again(what, begun, tmp_path, run
     CHECKPOINTS[what](begun.path / "checkpoint.pt", trap)
     assert run(begun.path.parents[1])[0] == 0
     assert not trap.exists()
-    assert timeless(begun.path.parents[1]) == expected
+    assert written(begun.path.parents[1]) == expected
 
 
 def test_no_bit_of_a_checkpoint_can_turn_without_being_noticed(begun):
@@ -255,7 +241,7 @@ def test_a_run_whose_lines_were_cut_off_loses_none(cut, begun, run, expected):
     path = begun.path / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
     assert run(begun.path.parents[1])[0] == 0
-    assert timeless(begun.path.parents[1]) == expected
+    assert written(begun.path.parents[1]) == expected
 
 
 @pytest.mark.parametrize("line", [b"\xff\xfe\n", b"[1]\n", b"{\n", b"{}{}\n", b"\n"])
@@ -265,7 +251,7 @@ def test_a_run_with_a_damaged_line_loses_none(line, begun, run, expected):
     path.write_bytes(b"".join([first, line, *rest]))
     assert len(begun.evaluations.all()) == 1
     assert run(begun.path.parents[1])[0] == 0
-    assert timeless(begun.path.parents[1]) == expected
+    assert written(begun.path.parents[1]) == expected
 
 
 DAMAGED = [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000]
@@ -277,7 +263,7 @@ def test_a_run_mends_its_damaged_description(content, begun, run, expected, caps
     assert main(["status", str(begun.path.parents[1])]) == 1
     assert "spec.json is damaged" in capsys.readouterr().out
     assert run(begun.path.parents[1])[0] == 0
-    assert timeless(begun.path.parents[1]) == expected
+    assert written(begun.path.parents[1]) == expected
 
 
 def test_a_damaged_format_is_named_and_can_be_removed(begun, run, expected):
@@ -287,7 +273,7 @@ def test_a_damaged_format_is_named_and_can_be_removed(begun, run, expected):
     assert code == 2 and "store.json is damaged; remove it" in said
     path.unlink()
     assert run(begun.path.parents[1])[0] == 0
-    assert timeless(begun.path.parents[1]) == expected
+    assert written(begun.path.parents[1]) == expected
 
 
 @pytest.mark.parametrize("name", ["done.json", "failed.json"])
@@ -297,13 +283,22 @@ def test_a_run_with_a_damaged_end_begins_again(name, begun, run, expected):
     assert begun.read()[:2] == ("damaged", f"{name} is damaged")
     assert run(begun.path.parents[1])[0] == 0
     assert (begun.path / f"{name}.damaged").read_bytes() == b'{"metr'
-    assert timeless(begun.path.parents[1]) == expected
+    for kept in begun.path.glob("*.damaged"):
+        kept.unlink()  # they need not be JSON
+    assert written(begun.path.parents[1]) == expected
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
     suite = {"suite": "one", "base": SPEC | {"rounds": 1}, "sweep": {"seed": [0, 1]}}
-    command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    command = [
+        "suite",
+        write_yaml(tmp_path / "one.yaml", suite),
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    ]
     Store(tmp_path / "out").open().write_suite("one", {})
     path = tmp_path / "out" / "one" / "suite.json"
     path.write_bytes(content)
@@ -319,7 +314,14 @@ def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
 def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
     base = SPEC | {"rounds": 1}
     suite = {"suite": "one", "base": base, "sweep": {"seed": [0, 1, 2]}}
-    command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    command = [
+        "suite",
+        write_yaml(tmp_path / "one.yaml", suite),
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    ]
     folder = Store(tmp_path / "out").open().folder(prepare(read_spec(base | {"seed": 1})).id)
     with folder.claim():
         assert main(command) == 1
@@ -373,7 +375,15 @@ def test_a_claim_that_is_about_to_be_given_back_is_waited_for(begun):
 @pytest.mark.slow
 def test_two_suites_on_one_folder_do_each_run_once(tmp_path):
     suite = {"suite": "two", "base": SPEC | {"rounds": 150}, "sweep": {"seed": [0, 1, 2, 3]}}
-    command = [sys.executable, "-m", "harness", "suite", write(tmp_path / "two.yaml", suite), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "suite",
+        write_yaml(tmp_path / "two.yaml", suite),
+        "--jobs",
+        "1",
+    ]
     command += ["--stack", "off", "--out"]
     both = [
         subprocess.Popen([*command, str(tmp_path / "both")], cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -17,7 +17,7 @@ from harness.storage import files, seals
 from harness.storage import merge as merging
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store
-from tests.support.written import written
+from tests.support.written import blank, written
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -43,6 +43,29 @@ def figures(root, name=None):
         record.id: [{k: v for k, v in line.items() if k != "timing"} for line in record.rounds]
         for record in Store(root).records(name)
     }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two folders of one suite, with seeds 0, 1 and 1, 2: only to be copied."""
+    root = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", blank)
+        for name, seeds in (("a", (0, 1)), ("b", (1, 2))):
+            assert main([*suite(root, seeds=seeds), "--out", str(root / name)]) == 0
+    return root
+
+
+@pytest.fixture
+def made(finished, tmp_path):
+    """The folder of a finished suite, which is that of `suite`."""
+    return shutil.copytree(finished / "a", tmp_path / "out")
+
+
+@pytest.fixture
+def two(finished, tmp_path):
+    """Two folders of one suite, with seeds 0, 1 and 1, 2."""
+    return tuple(shutil.copytree(finished / name, tmp_path / name) for name in ("a", "b"))
 
 
 def test_a_folder_resumes_without_the_command_that_made_it(tmp_path, capsys):
@@ -72,32 +95,27 @@ def test_a_folder_resumes_without_the_command_that_made_it(tmp_path, capsys):
     assert "nothing in" in capsys.readouterr().err
 
 
-def test_retry_repeats_what_failed_and_nothing_else(tmp_path, capsys):
-    root = tmp_path / "out"
-    assert main([*suite(tmp_path), "--out", str(root)]) == 0
-    first, second = Store(root).records("mine")
-    straight = figures(root)
-    folder = Store(root).folder(first.id)
+def test_retry_repeats_what_failed_and_nothing_else(made, tmp_path, capsys):
+    first, second = Store(made).records("mine")
+    straight = figures(made)
+    folder = Store(made).folder(first.id)
     (folder.path / "done.json").unlink()
     folder.fail({"reason": "bad luck"})
-    assert main(["resume", str(root), "--jobs", "1"]) == 0
-    assert Store(root).folder(first.id).status == "failed"
+    assert main(["resume", str(made), "--jobs", "1"]) == 0
+    assert Store(made).folder(first.id).status == "failed"
     capsys.readouterr()
-    assert main([*suite(tmp_path), "--out", str(root)]) == 1
+    assert main([*suite(tmp_path), "--out", str(made)]) == 1
     assert "failed: bad luck (recorded earlier; --retry runs it again)" in capsys.readouterr().err
-    kept = (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns
-    assert main(["retry", str(root), "--suite", "mine", "--jobs", "1"]) == 0
-    assert figures(root) == straight
-    assert (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns == kept
-    assert main(["retry", str(root), "--suite", "other"]) == 2
+    kept = (Store(made).folder(second.id).path / "done.json").stat().st_mtime_ns
+    assert main(["retry", str(made), "--suite", "mine", "--jobs", "1"]) == 0
+    assert figures(made) == straight
+    assert (Store(made).folder(second.id).path / "done.json").stat().st_mtime_ns == kept
+    assert main(["retry", str(made), "--suite", "other"]) == 2
 
 
-def test_where_nothing_is_left_no_empty_table_is_printed(tmp_path, capsys):
+def test_where_nothing_is_left_no_empty_table_is_printed(made, capsys):
     """It said "No runs yet." of a folder full of runs."""
-    root = tmp_path / "out"
-    assert main([*suite(tmp_path), "--out", str(root)]) == 0
-    capsys.readouterr()
-    assert main(["leaderboard", str(root), "--where", "accuracy > 2"]) == 0
+    assert main(["leaderboard", str(made), "--where", "accuracy > 2"]) == 0
     told = capsys.readouterr()
     assert told.out == "" and "no row is within accuracy > 2; recommend says why" in told.err
 
@@ -143,14 +161,6 @@ def test_a_run_and_a_suite_are_repeated_from_their_own_files(tmp_path):
     assert figures(again, "mine") == figures(root, "mine")
     assert Store(again).report_settings("mine")["by"] == "auroc"
     assert main(["suite", str(root / "mine" / "suite.json"), "--sweep", "seed=7", "--out", str(again)]) == 2
-
-
-@pytest.fixture
-def two(tmp_path):
-    """Two folders of one suite, with seeds 0, 1 and 1, 2."""
-    for name, seeds in (("a", (0, 1)), ("b", (1, 2))):
-        assert main([*suite(tmp_path, seeds=seeds), "--out", str(tmp_path / name)]) == 0
-    return tmp_path / "a", tmp_path / "b"
 
 
 def test_merged_folders_are_one_folder(two, tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 import harness
@@ -42,6 +43,12 @@ def table(folder: Path, count: int = 140) -> Path:
     path = folder / "data.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def write_yaml(path: Path, content: Any) -> str:
+    """Write a run or suite file and return its path as a command takes it."""
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
 
 
 def given(data: Path, algorithm: Any = "fedavg", **fields: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,3 +42,8 @@ def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
 def blank(figure: Any, path: str | Path, **given: Any) -> None:
     """Write a picture that shows nothing, in place of ``Figure.savefig``."""
     Path(path).write_text('<svg width="1pt" height="1pt"/>')
+
+
+def texts_in(path: Path) -> list[str]:
+    """Return what an SVG writes: matplotlib notes the text of each group of glyphs in a comment."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text())

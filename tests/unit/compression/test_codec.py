@@ -15,6 +15,16 @@ from compression.select import random_k, top_k
 from compression.sparse_index import bitmap_bytes
 
 NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+KINDS = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "sign",
+    "q1",
+    "q3",
+    "q8",
+]  # codes within, across and of bytes
 BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "sign": 1} | {
     f"q{b}": b for b in range(1, 9)
 }
@@ -44,7 +54,7 @@ def row_of(mask: torch.Tensor | None, i: int) -> torch.Tensor | None:
     return mask if mask is None or mask.dim() == 1 else mask[i]
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=40, deadline=None)
 @given(stack=stacks())
 def test_the_fast_path_is_decode_of_encode_and_its_length(name, stack):
@@ -61,7 +71,7 @@ def test_the_fast_path_is_decode_of_encode_and_its_length(name, stack):
         assert sizes[i] == len(data)
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=30, deadline=None)
 @given(stack=stacks())
 def test_the_expected_size_is_exact_for_codes_of_fixed_length(name, stack):
@@ -158,7 +168,7 @@ def test_signs_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("bits", [1, 2, 5, 8])
 def test_stochastic_rounding_is_unbiased(bits):
     """4000 messages; a rounded entry's standard deviation is at most half a step: 5 standard errors."""
     x = torch.tensor([1.0, -0.7, 0.31, 0.001, 0.0, -1.0])

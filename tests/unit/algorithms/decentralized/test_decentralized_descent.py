@@ -22,6 +22,7 @@ from tests.support.worlds import (
 )
 
 GRAPHS = ["ring", "erdos-renyi", "star", "complete"]
+TWO = ["ring", "star"]  # all that a method sees of a graph is W; D-SGD is tried on every kind
 NODES, LENGTH = 5, 3
 A = np.random.default_rng(1).uniform(0.5, 2.0, (NODES, LENGTH))
 Z = np.random.default_rng(2).normal(size=(NODES, LENGTH))
@@ -94,7 +95,7 @@ def test_d_sgd_on_a_complete_graph_is_fedavg(protected):
 
 
 @pytest.mark.parametrize("zero_init", [False, True])
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", TWO)
 def test_k_gt_is_its_recursion(kind, zero_init):
     """x_i takes K steps along a (x - o) + c; z is the mean step: c <- c - z + W z, x <- W (x - K lr s z)."""
     lr, steps, outer, mixing = 0.1, 4, 0.7, weights(kind).numpy()
@@ -111,8 +112,8 @@ def test_k_gt_is_its_recursion(kind, zero_init):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", GRAPHS)
-def test_k_gt_reaches_the_minimum_on_every_graph(kind):
+@pytest.mark.parametrize("kind", TWO)
+def test_k_gt_reaches_the_minimum(kind):
     """There the correction cancels a node's own gradient, so local steps stand still."""
     state = watched("k_gt", 160, kind, lr=0.1, local_steps=3, server_lr=0.4)[-1]
     assert close(state.x, np.tile(BEST, (NODES, 1)), 1e-5)
@@ -170,7 +171,7 @@ def test_choco_sgd_without_compression_is_d_sgd(protected):
         assert close(mine.x, plain.x, 1e-12)
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", TWO)
 def test_choco_sgd_is_its_recursion(kind):
     """x <- x - lr g; m <- m + top_1(x - m), the largest of three entries; x <- x + gamma (W - I) m."""
     x, gamma, mixing = np.zeros((NODES, LENGTH)), 0.4, weights(kind).numpy()
@@ -210,7 +211,7 @@ def test_choco_sgd_refuses_a_gamma_beyond_one(gamma):
 # --- BEER ---
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", TWO)
 def test_beer_is_its_recursion(kind):
     """The five lines of the paper, with the largest of three entries for C; V_0 is the gradient at X_0 = H_0.
 

@@ -119,13 +119,12 @@ def test_one_local_step_on_a_complete_graph_is_central():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", GRAPHS)
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "kind"),
     [
-        ("dm_hsgd", TRACKED["dm_hsgd"]),
-        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 1.0}),
-        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 0.0, "q": 1.0, "hops": 1}),
+        *(("dm_hsgd", TRACKED["dm_hsgd"], kind) for kind in GRAPHS),
+        *(("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 1.0}, kind) for kind in ("ring", "star")),
+        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 0.0, "q": 1.0, "hops": 1}, "star"),
     ],
 )
 def test_all_nodes_reach_the_saddle_of_mm4(name, settings, kind):

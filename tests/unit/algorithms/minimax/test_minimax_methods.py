@@ -1,12 +1,10 @@
-"""Minimax methods one exact step at a time, on the simplex, with clients in another order and with some away."""
-
-from itertools import pairwise
+"""Minimax methods one exact step at a time, and on the simplex."""
 
 import pytest
 import torch
 from torch import nn
 
-from harness.core import ALGORITHMS, Problem
+from harness.core import Problem
 from harness.core.losses import weighted_mean
 from harness.core.methods.derivatives import project_simplex
 from harness.problems.fair import fair_classifier, renorm
@@ -21,12 +19,6 @@ from tests.support.worlds import (
     settled,
 )
 
-# All with step sizes of their own for x and y; local_adaseg adapts one for both.
-SERVER = [
-    name
-    for name in ALGORITHMS
-    if ALGORITHMS[name].meta.family == "minimax" and hasattr(ALGORITHMS[name], "lr_x")
-]
 ENDLESS = {"prox": 0.0, "stage_rounds": 10**6}
 # Settings at which a method is plain descent ascent along the mean gradient, one step a round.
 PLAIN = {
@@ -91,34 +83,6 @@ def test_one_exact_step_of_fednest_alternates():
         assert close(state, (x, y), 1e-12)
         y = y + 0.1 * (x - 2 * y + 1)
         x = x - 0.05 * (0.5 * x + y + 1)
-
-
-@pytest.mark.parametrize("name", SERVER)
-def test_the_order_of_the_clients_does_not_matter(name):
-    """Full batches, as batches are drawn by client number."""
-    clients = random_federation([6, 6, 6])
-    data = [clients.pool.at(row) for row in clients.splits["train"]]
-    runs = []
-    for order in ([0, 1, 2], [2, 0, 1]):
-        federation = federation_of([data[i].x for i in order], [data[i].y for i in order], classes=3)
-        problem = fair_classifier(nn.Linear(4, 3), 3, "euclidean")
-        runs.append(states(name, 4, batch_size=None, data=(problem, federation)))
-    same(*runs)
-
-
-@pytest.mark.parametrize("name", SERVER)
-def test_a_partial_cohort_leaves_the_others_rows_alone_and_runs(name):
-    problem, federation = fair_classifier(nn.Linear(4, 3), 3, "euclidean"), random_federation([6] * 5)
-    before, after = [], []
-    run_algorithm(name, problem, federation, 4, cohort=2, local_steps=2, batch_size=3, watch=after.append)
-    for state, new in pairwise(after):
-        for field, part in zip(new._fields, new, strict=True):
-            if part.ndim > 1:
-                moved = (part != getattr(state, field)).any(-1)
-                before.append(int(moved.sum()))
-                assert moved.sum() <= 2
-        assert torch.isfinite(new.x).all()
-    assert all(int(part.ndim) == 1 for part in after[0]) or max(before) == 2
 
 
 def test_average_prev_changes_the_path_not_the_fixed_point():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +72,29 @@ def visits(folder: Path) -> Path:
     return path
 
 
-def claim_of(data: Path, tmp_path: Path, name: str) -> dict[str, Any]:
-    """Return the statement of a run of three rounds, made without training."""
-    privacy, fields = CASES[name]
-    if privacy.get("unit") == "user":
-        source = {"name": "csv", "path": str(visits(tmp_path)), "label": "label", "client": "hospital"}
-        fields = {**fields, "data": {**source, "user": "person"}}
-    budget = {"epsilon": 3.0, "clip": 0.5, **privacy}
-    whole = {**given(data, STEPS, rounds=3), "privacy": budget, **fields}
-    setup = calibrated(prepare(read_spec(whole)))
-    assert setup.dry is not None and setup.privacy is not None
-    return statement(setup.privacy, setup.dry.ledger, vertical=setup.problem.kind == "vertical")
+@pytest.fixture(scope="module")
+def claim_of(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Return what gives the statement of a run of three rounds, made without training, and once."""
+    of_persons = str(visits(tmp_path_factory.mktemp("visits")))
+
+    @cache
+    def claim_of(name: str) -> dict[str, Any]:
+        privacy, fields = CASES[name]
+        if privacy.get("unit") == "user":
+            source = {"name": "csv", "path": of_persons, "label": "label", "client": "hospital"}
+            fields = {**fields, "data": {**source, "user": "person"}}
+        budget = {"epsilon": 3.0, "clip": 0.5, **privacy}
+        whole = {**given(data, STEPS, rounds=3), "privacy": budget, **fields}
+        setup = calibrated(prepare(read_spec(whole)))
+        assert setup.dry is not None and setup.privacy is not None
+        return statement(setup.privacy, setup.dry.ledger, vertical=setup.problem.kind == "vertical")
+
+    return claim_of
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_epsilon_of_a_statement_follows_from_it(name: str, data, tmp_path, capsys) -> None:
-    claim = claim_of(data, tmp_path, name)
+def test_the_epsilon_of_a_statement_follows_from_it(name: str, claim_of, tmp_path, capsys) -> None:
+    claim = claim_of(name)
     file = tmp_path / "statement.json"
     file.write_text(json.dumps(claim))
     assert main(["epsilon", "--statement", str(file), "--json"]) == 0
@@ -109,9 +118,9 @@ def test_an_epsilon_of_one_run_alone_says_so(draws: str, data, tmp_path, capsys)
 @pytest.mark.parametrize(
     "name", [name for name in CASES if "central, two" not in name and "adaptive" not in name]
 )
-def test_so_it_does_from_single_options(name: str, data, tmp_path, capsys) -> None:
+def test_so_it_does_from_single_options(name: str, claim_of, capsys) -> None:
     """Of one kind of draw: rate, number, noise over the clip norm, unit, placement and adjacency."""
-    claim = claim_of(data, tmp_path, name)
+    claim = claim_of(name)
     (one,) = claim["composition"]
     replaced = claim["adjacency"] == "replace"
     sampling = {"none": "full"}.get(one["sampling"], one["sampling"])
@@ -137,9 +146,9 @@ def test_so_it_does_from_single_options(name: str, data, tmp_path, capsys) -> No
     assert row["epsilon"] == pytest.approx(claim["epsilon_total"], rel=1e-9)
 
 
-def test_rates_of_records_are_printed_as_they_are(data, tmp_path) -> None:
+def test_rates_of_records_are_printed_as_they_are(claim_of) -> None:
     """Unequal clients: the range of all, and the rate of the most exposed; it read 1.0."""
-    claim = claim_of(data, tmp_path, "record, zero-out")
+    claim = claim_of("record, zero-out")
     low, high = claim["sampling_rates"]
     assert 0 < low < high < 1 and low <= claim["sampling_rate"] <= high
     assert claim["sampling_rate"] == claim["composition"][0]["rate"]
@@ -159,8 +168,8 @@ def test_so_does_that_of_a_mechanism_of_a_plugin_that_is_loaded(cohort, data, tm
     assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(3.0, rel=1e-3)
 
 
-def test_a_statement_that_was_changed_is_found(data, tmp_path, capsys) -> None:
-    claim = claim_of(data, tmp_path, "record, zero-out") | {"epsilon_total": 1.0}
+def test_a_statement_that_was_changed_is_found(claim_of, tmp_path, capsys) -> None:
+    claim = claim_of("record, zero-out") | {"epsilon_total": 1.0}
     file = tmp_path / "statement.json"
     file.write_text(json.dumps(claim))
     assert main(["epsilon", "--statement", str(file)]) == 1

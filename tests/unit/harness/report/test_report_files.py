@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from harness.config.report import Target
@@ -49,6 +48,7 @@ from tests.support.records import (
     spec,
     undone,
 )
+from tests.support.written import texts_in
 
 ATTACK = "<script>alert('hello')</script>"
 
@@ -320,22 +320,6 @@ def test_equal_records_give_equal_pictures(records, tmp_path):
         assert one.read_bytes() == other.read_bytes()
     assert first[0].read_bytes().startswith(b"\x89PNG")
     xml.etree.ElementTree.fromstring(first[1].read_text())
-
-
-@pytest.fixture
-def vectors_only(monkeypatch):
-    """Draw no PNG: it takes as long as the SVG, and these tests read the SVG."""
-    honest = Figure.savefig
-
-    def savefig(self, path, *, format, **given):
-        path.touch() if format == "png" else honest(self, path, format=format, **given)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-
-
-def texts_in(path):
-    """Return what the SVG writes: matplotlib notes the text of each group of glyphs in a comment."""
-    return re.findall(r"<!-- (.*?) -->", path.read_text())
 
 
 @pytest.mark.usefixtures("vectors_only")

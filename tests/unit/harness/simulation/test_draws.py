@@ -23,7 +23,7 @@ from privacy.one_run import clopper_pearson_epsilon
 from tests.support.runs import given, ready
 
 CENTRAL = {"placement": "central", "clip": 1.0, "noise_multiplier": 1.0}
-RUNS, TRIALS, RATE, NOISE, DELTA = 64, 3000, 0.05, 2.0, 1e-5
+RUNS, TRIALS, RATE, NOISE, DELTA = 64, 1000, 0.05, 2.0, 1e-5
 THRESHOLDS = (8.0, 16.0, 32.0, 48.0)  # of the sum of 64 releases, whose noise has a deviation of 16
 
 

@@ -98,8 +98,9 @@ def test_a_round_of_given_clients_writes_as_much_in_any_population(way):
     assert many == few > 0
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("balanced", "most"), [(False, 40), (True, 0)])
+@pytest.mark.parametrize(
+    ("way", "balanced", "most"), [*((way, False, 40) for way in WAYS), ("scaffold", True, 0)]
+)
 def test_drawing_the_cohort_costs_a_few_numbers_a_client(way, balanced, most):
     """Fewer than a row has; where clients take turns, their order is drawn once."""
     algorithm, options = WAYS[way]

@@ -11,15 +11,10 @@ from harness.simulation.calibration import recalibrated
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
-from tests.support.runs import RAW, finished, ready, table, with_features
+from tests.support.runs import RAW, finished, ready, with_features
 
 COSTS = ("bytes_up", "bytes_down", "flops", "oracle_calls")
 CENTRAL = {"placement": "central", "clip": 1.0, "noise_multiplier": 5.0}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return table(tmp_path_factory.mktemp("data"))
 
 
 def costs(setup) -> dict[str, int]:
@@ -76,14 +71,15 @@ def with_samples(setup, held: int, client: int = 0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["full", "poisson", "without-replacement"])
 @pytest.mark.parametrize(
-    ("algorithm", "model", "expected"),
+    ("algorithm", "model", "expected", "sampling"),
     [
-        ("fedavg", "logistic", 2 * 32),
-        ("fedavg", {"name": "mlp", "hidden": [4]}, 2 * 32),
-        ("scaffold", "logistic", 2 * 32),
-        ("q_fedavg", "logistic", 3 * 32),  # the loss on all data counts as a batch
+        ("fedavg", "logistic", 2 * 32, "full"),
+        ("fedavg", "logistic", 2 * 32, "poisson"),
+        ("fedavg", "logistic", 2 * 32, "without-replacement"),
+        ("fedavg", {"name": "mlp", "hidden": [4]}, 2 * 32, "poisson"),
+        ("scaffold", "logistic", 2 * 32, "full"),
+        ("q_fedavg", "logistic", 3 * 32, "poisson"),  # the loss on all data counts as a batch
     ],
 )
 def test_private_numbers_of_samples_are_not_in_counts_of_work(

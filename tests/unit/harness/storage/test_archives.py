@@ -126,12 +126,11 @@ def test_a_changed_file_is_named_where_seals_would_not(packed, tmp_path, capsys)
     )
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
-def test_no_flipped_bit_and_no_cut_goes_unnoticed(count, packed, tmp_path):
+def test_no_flipped_bit_and_no_cut_goes_unnoticed(packed, tmp_path):
     """Some bits of gzip, as those that fill its last byte, change nothing that is packed."""
     draw, whole, path = random.Random(5), packed.read_bytes(), tmp_path / "a.tar.gz"
     refused = 0
-    for number in range(count):
+    for number in range(100):
         place = draw.randrange(len(whole))
         flipped = whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :]
         path.write_bytes(flipped if number % 4 else whole[:place])
@@ -140,7 +139,7 @@ def test_no_flipped_bit_and_no_cut_goes_unnoticed(count, packed, tmp_path):
                 assert gzip.decompress(path.read_bytes()) == gzip.decompress(whole)
         except UserError:
             refused += 1
-    assert refused >= 0.9 * count
+    assert refused >= 90
 
 
 @pytest.mark.parametrize(

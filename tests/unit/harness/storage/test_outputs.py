@@ -46,22 +46,22 @@ def test_a_device_is_written_and_stays(tmp_path):
         output_text(Path("/dev/full"), "text")
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
 @pytest.mark.parametrize("to", ["pipe", "file"])
-def test_standard_output_goes_on_where_the_table_ends(tmp_path, name, to):
+def test_standard_output_goes_on_where_the_table_ends(tmp_path, to):
     """A shell's ``> file`` keeps its place in the file: opened anew, what was printed would be cut off."""
     (tmp_path / "link").symlink_to("/dev/stdout")
     code = (
         "import sys; from pathlib import Path; from harness.storage.files import output_text; "
-        "print('before'); output_text(Path(sys.argv[1]), 'table\\n'); print('after')"
+        "print('before'); [output_text(Path(name), f'{name}\\n') for name in sys.argv[1:]]; print('after')"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / name) if name == "link" else name]
+    names = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", str(tmp_path / "link")]
+    command = [sys.executable, "-c", code, *names]
     with open(tmp_path / "printed", "w") as file:
         done = subprocess.run(
             command, stdout=file if to == "file" else subprocess.PIPE, check=True, text=True
         )
     printed = (tmp_path / "printed").read_text() if to == "file" else done.stdout
-    assert printed == "before\ntable\nafter\n"
+    assert printed.splitlines() == ["before", *names, "after"]
 
 
 def test_a_regular_file_is_replaced_whole_and_keeps_its_permissions(tmp_path):

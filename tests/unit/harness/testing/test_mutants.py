@@ -26,7 +26,10 @@ MUTANTS: dict[str, tuple[Mutate, str, list[str]]] = {}
 
 
 def mutant(mechanism: str, names: str) -> Callable[[Mutate], Mutate]:
-    """Say under which mechanism a mutant is audited, and with which algorithms."""
+    """Say under which mechanism a mutant is audited, and with which algorithms: one for each way to send.
+
+    A message to a server, several of them or of several parts, to neighbors, of parties, gathered one by one.
+    """
 
     def add(mutate: Mutate) -> Mutate:
         MUTANTS[mutate.__name__] = mutate, mechanism, names.split()
@@ -47,23 +50,23 @@ def silence(patch: pytest.MonkeyPatch, where: Callable[[Mechanism, int], bool], 
     patch.setattr(Mechanism, "noise", other)
 
 
-@mutant("local", "fedavg fedper local_sgda dm_hsgd fedbio fcfl splitnn")
+@mutant("local", "fedavg dm_hsgd splitnn")
 def half_the_noise_of_messages(patch):
     silence(patch, lambda mechanism, number: True, 0.5)
 
 
-@mutant("central", "fedavg fedcr codasca fedbioacc fairfed")
+@mutant("central", "fedavg fairfed")
 def half_the_noise_of_averages(patch):
     silence(patch, lambda mechanism, number: True, 0.5)
 
 
-@mutant("record", "fedavg fedper fedsgda_m k_gt_minimax splitnn")
+@mutant("record", "fedavg fedsgda_m splitnn")
 def half_the_noise_of_records(patch):
     noise = dp_record.gaussian_noise
     patch.setattr(dp_record, "gaussian_noise", lambda like, std, streams: noise(like, 0.5 * std, streams))
 
 
-@mutant("local", "scaffold fedpac codasca dm_hsgd fedbioacc fairfed fcfl")
+@mutant("local", "scaffold dm_hsgd fcfl")
 def second_part_not_clipped(patch):
     clip = Mechanism.clip
 
@@ -74,7 +77,7 @@ def second_part_not_clipped(patch):
     patch.setattr(Mechanism, "clip", other)
 
 
-@mutant("record", "fedper local_sgda codasca dm_hsgd k_gt_minimax sagda")
+@mutant("record", "fedper codasca k_gt_minimax")
 def second_gradient_not_clipped(patch):
     clipped = vectorize.clipped_sum
 
@@ -84,7 +87,7 @@ def second_gradient_not_clipped(patch):
     patch.setattr(vectorize, "clipped_sum", other)
 
 
-@mutant("local", "fairfed fednest fedcr fedpac sagda splitnn")
+@mutant("local", "fairfed fednest splitnn")
 def no_noise_on_the_second_message(patch):
     silence(patch, lambda mechanism, number: number == 1)
 
@@ -94,7 +97,7 @@ def no_noise_on_the_third_message(patch):
     silence(patch, lambda mechanism, number: number == 2)
 
 
-@mutant("record", "apfl fednest fedsgda_m dm_hsgd pfedme")
+@mutant("record", "apfl fednest dm_hsgd")
 def no_noise_on_the_second_gradient_of_a_batch(patch):
     noised = Records.noised
 
@@ -109,7 +112,7 @@ def no_noise_on_the_second_gradient_of_a_batch(patch):
     patch.setattr(Records, "noised", other)
 
 
-@mutant("record", "fedavg fedrep local_sgda k_gt_minimax fedbio")
+@mutant("record", "fedavg k_gt_minimax fedbio")
 def no_record_level_privacy(patch):
     init = Clients.__init__
 
@@ -120,12 +123,12 @@ def no_record_level_privacy(patch):
     patch.setattr(Clients, "__init__", other)
 
 
-@mutant("local", "k_gt_minimax dm_hsgd dream momentum_local_sgda fedminmax")
+@mutant("local", "dm_hsgd momentum_local_sgda fedminmax")
 def no_noise_before_round_0(patch):
     silence(patch, lambda mechanism, number: mechanism._clients.round < 0)
 
 
-@mutant("local", "scaffold fedpac codasca dm_hsgd fedbioacc fairfed fcfl")
+@mutant("local", "scaffold dm_hsgd fcfl")
 def second_part_not_noised(patch):
     add_noise = Stages.add_noise
 
@@ -136,13 +139,13 @@ def second_part_not_noised(patch):
     patch.setattr(Stages, "add_noise", other)
 
 
-@mutant("central", "fedavg ditto local_sgda fedbio fairfed")
+@mutant("central", "fedavg ditto fairfed")
 def cohorts_at_twice_the_booked_rate(patch):
     draw = sampling.draw_poisson_cohort
     patch.setattr(sampling, "draw_poisson_cohort", lambda keys, total, rate: draw(keys, total, 2 * rate))
 
 
-@mutant("record", "fedavg fedrep local_sgda k_gt_minimax fednest")
+@mutant("record", "fedavg fedrep fednest")
 def shuffled_batches_booked_as_poisson(patch):
     patch.setattr(Records, "draw", property(lambda self: sampling.draw_batches))
 
@@ -168,17 +171,17 @@ def mixing_clean_rows(patch, *, sent_too):
         patch.setattr(Channel, name, mixing_clean(getattr(Channel, name)))
 
 
-@mutant("local", "decentralized_local_sgda dm_hsgd dream k_gt_minimax choco_sgd")
+@mutant("local", "dm_hsgd dream choco_sgd")
 def mix_returns_clean_rows(patch):
     mixing_clean_rows(patch, sent_too=True)
 
 
-@mutant("local", "decentralized_local_sgda dm_hsgd dream k_gt_minimax choco_sgd")
+@mutant("local", "dm_hsgd dream choco_sgd")
 def neighbors_mix_clean_rows(patch):
     mixing_clean_rows(patch, sent_too=False)
 
 
-@mutant("local", "fedavg fedper codasca dm_hsgd fedbio fcfl")
+@mutant("local", "fedavg codasca dm_hsgd")
 def clip_norm_a_hundredth_too_long(patch):
     clip = Mechanism.clip
 
@@ -193,7 +196,7 @@ def clip_norm_a_hundredth_too_long(patch):
     patch.setattr(Mechanism, "clip", other)
 
 
-@mutant("local", "fedavg fedper codasca dm_hsgd fedbio fcfl")
+@mutant("local", "fedavg dm_hsgd fcfl")
 def equal_noise_in_every_round(patch):
     streams = Mechanism._streams
 
@@ -207,7 +210,7 @@ def equal_noise_in_every_round(patch):
     patch.setattr(Mechanism, "_streams", other)
 
 
-@mutant("local", "fairfed fednest fedcr fedpac sagda splitnn")
+@mutant("local", "fairfed fednest splitnn")
 def equal_noise_in_every_message(patch):
     streams = Mechanism._streams
     patch.setattr(
@@ -215,7 +218,7 @@ def equal_noise_in_every_message(patch):
     )
 
 
-@mutant("record", "apfl fednest fedsgda_m dm_hsgd pfedme")
+@mutant("record", "apfl fednest dm_hsgd")
 def equal_noise_on_both_gradients_of_a_batch(patch):
     noised = Records.noised
     patch.setattr(
@@ -223,7 +226,7 @@ def equal_noise_on_both_gradients_of_a_batch(patch):
     )
 
 
-@mutant("local", "fedavg fedper codasca dm_hsgd fedbio fcfl splitnn")
+@mutant("local", "fedavg dm_hsgd splitnn")
 def equal_noise_of_all_clients(patch):
     streams = Mechanism._streams
 
@@ -234,7 +237,7 @@ def equal_noise_of_all_clients(patch):
     patch.setattr(Mechanism, "_streams", other)
 
 
-@mutant("central", "fednest fairfed sagda fedcr momentum_local_sgda")
+@mutant("central", "fednest fairfed")
 def every_second_message_is_not_booked(patch):
     book, calls = Mechanism.book, []
 
@@ -246,12 +249,12 @@ def every_second_message_is_not_booked(patch):
     patch.setattr(Mechanism, "book", other)
 
 
-@mutant("local", "fedavg fedper codasca dm_hsgd fedbio fcfl")
+@mutant("local", "fedavg dm_hsgd fcfl")
 def no_message_is_booked(patch):
     patch.setattr(Mechanism, "book", lambda self, samples=None: None)
 
 
-@mutant("record", "fedavg fedrep local_sgda fednest apfl")
+@mutant("record", "fedavg fednest apfl")
 def records_booked_at_half_their_rate(patch):
     rate = Records._rate
 

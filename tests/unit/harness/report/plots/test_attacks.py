@@ -1,10 +1,14 @@
 """The picture of what attackers find out."""
 
+import pytest
+
 from harness.report import leaderboard
 from harness.report.plots.attacks import attacks
 from harness.report.tables.columns import narrow_columns
 from tests.support.records import done, evaluation, private, spec
-from tests.unit.harness.report.plots.test_pictures import texts_in
+from tests.support.written import texts_in
+
+pytestmark = pytest.mark.usefixtures("vectors_only")
 
 
 def point(accuracy, epsilon=None, compression=None, **measures):

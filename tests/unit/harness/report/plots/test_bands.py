@@ -8,7 +8,9 @@ from harness.report.plots.figure import mean_and_reach
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.pareto import pareto
 from tests.support.records import JITTER, done, evaluation, private, pruned, searched, spec
-from tests.unit.harness.report.plots.test_pictures import texts_in
+from tests.support.written import texts_in
+
+pytestmark = pytest.mark.usefixtures("vectors_only")
 
 OVER_BOTH = "95 % intervals over searches and seeds"
 

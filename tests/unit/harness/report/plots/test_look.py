@@ -55,6 +55,7 @@ def test_pdfs_are_written_where_they_are_asked_for_and_are_equal(tmp_path):
     assert [file.suffix for file in usual] == [".png", ".svg"]
 
 
+@pytest.mark.usefixtures("vectors_only")
 def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
     style = tmp_path / "mine.mplstyle"
     style.write_text("axes.prop_cycle: cycler('color', ['123456'])\nfont.size: 20\n")

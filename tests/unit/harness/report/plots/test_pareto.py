@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 from matplotlib.text import Text
 
 from harness.report.data.leaderboard import model_for
@@ -11,7 +12,9 @@ from harness.report.plots.pareto import pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
 from harness.report.tables.certainty import rank_sentences
 from tests.support.records import done, evaluation, private, spec
-from tests.unit.harness.report.plots.test_pictures import texts_in
+from tests.support.written import texts_in
+
+pytestmark = pytest.mark.usefixtures("vectors_only")
 
 
 def point(name, accuracy, size=1000, epsilon=None, **parts):

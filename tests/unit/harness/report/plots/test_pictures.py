@@ -1,7 +1,6 @@
 """Pictures of groups, clients and partitions: what they show, and where there are none."""
 
 import json
-import re
 from itertools import combinations
 
 import numpy as np
@@ -15,16 +14,13 @@ from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
 from harness.storage.store import Store
 from tests.support.records import done, evaluation, partition, spec, undone
+from tests.support.written import texts_in
 
 HELD = {
     "splits": {"train": "7 3", "test": "3 1"},
     "classes": {"no": "10 0", "yes": "0 4"},
     "groups": {"f": "5 2", "m": "5 2"},
 }
-
-
-def texts_in(path):
-    return re.findall(r"<!-- (.*?) -->", path.read_text())
 
 
 def grouped(record, **rates):
@@ -42,6 +38,7 @@ def run(algorithm="fedavg", seed=0, **parts):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("vectors_only")
 def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
     """Gaps of accuracy 0.2 and 0.4: 0.300 ± 0.141; of true positive rates half of that; spreads 0.1 and 0.2."""
     runs = [grouped(run(seed=0), f=0.5, m=0.7), grouped(run(seed=1), f=0.5, m=0.9)]
@@ -50,12 +47,14 @@ def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
     assert {"f", "m", "fedavg", "mean of clients", "worst client"} <= set(texts)
 
 
+@pytest.mark.usefixtures("vectors_only")
 def test_of_each_algorithm_the_most_accurate_setting_is_shown(tmp_path):
     worse = grouped(done(spec("fedavg", lr=0.9), accuracy=0.1), f=0.1, m=0.9)
     texts = texts_in(fairness([grouped(run(), f=0.6, m=0.7), worse], tmp_path / "a")[1])
     assert "gap 0.100" in texts and "gap 0.800" not in texts
 
 
+@pytest.mark.usefixtures("vectors_only")
 def test_the_best_setting_is_named_with_its_budget(tmp_path):
     private = spec("fedper", privacy={"placement": "local", "clip": 1.0, "epsilon": 8.0})
     guarded = grouped(done(private, evaluation(20, 1000, 8.0, accuracy=0.6)), f=0.6, m=0.7)
@@ -65,6 +64,7 @@ def test_the_best_setting_is_named_with_its_budget(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("vectors_only")
 def test_groups_without_positives_have_no_rate(tmp_path):
     lone = grouped(run(), f=0.5, m=0.7, x=None)
     assert {"gap 0.200", "gap 0.100"} <= set(texts_in(fairness([lone], tmp_path / "a")[1]))
@@ -72,6 +72,7 @@ def test_groups_without_positives_have_no_rate(tmp_path):
         assert fairness(none, tmp_path / "b") is None
 
 
+@pytest.mark.usefixtures("vectors_only")
 def test_with_many_classes_groups_are_compared_in_accuracy(tmp_path):
     record = grouped(run(), f=0.5, m=0.7)
     for row in record.final["groups"]:
@@ -81,6 +82,7 @@ def test_with_many_classes_groups_are_compared_in_accuracy(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("vectors_only")
 def test_each_partition_is_drawn_once_for_its_least_seed(tmp_path):
     """Two algorithms and three seeds deal alike; another alpha deals otherwise; an old run wrote nothing down."""
     runs = [run(name, seed) for name in ("fedavg", "ditto") for seed in (2, 1)]

@@ -30,6 +30,12 @@ def found(attack, task, **fields):
     return attack(calibrated(prepare(read_spec(task | fields))))
 
 
+@pytest.fixture
+def two_victims(monkeypatch):
+    """Attack two clients instead of four."""
+    monkeypatch.setattr("harness.simulation.attacks.inversion.VICTIMS", 2)
+
+
 @pytest.mark.slow
 def test_one_sample_is_read_from_a_message_exactly():
     figures = found(inversion, TASK)
@@ -39,7 +45,9 @@ def test_one_sample_is_read_from_a_message_exactly():
 
 
 @pytest.mark.slow
-def test_a_model_without_a_linear_layer_at_the_front_is_attacked_from_random_samples(monkeypatch):
+def test_a_model_without_a_linear_layer_at_the_front_is_attacked_from_random_samples(
+    monkeypatch, two_victims
+):
     monkeypatch.setattr("harness.simulation.attacks.inversion._inputs", lambda *given: None)
     assert found(inversion, TASK)["inversion_error"] < 0.5
 
@@ -54,12 +62,12 @@ def test_a_model_without_a_linear_layer_at_the_front_is_attacked_from_random_sam
         {"privacy": {"unit": "record", "clip": 1.0, "epsilon": 8}},
     ],
 )
-def test_messages_that_lack_most_or_are_noisy_show_little(protection):
+def test_messages_that_lack_most_or_are_noisy_show_little(protection, two_victims):
     assert found(inversion, TASK, **protection)["inversion_error"] > 0.7
 
 
 @pytest.mark.slow
-def test_a_pruned_model_shows_a_sample_all_the_same():
+def test_a_pruned_model_shows_a_sample_all_the_same(two_victims):
     """Units that are left have gradients of the whole input."""
     assert found(inversion, TASK, compression={"alpha": 0.5})["inversion_error"] < 0.01
 

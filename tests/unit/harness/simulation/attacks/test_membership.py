@@ -35,6 +35,12 @@ def attacked_run(shadows=16, **fields):
     return membership(setup, run, 0, shadows, 2000)
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """What is found in a run without protection."""
+    return attacked_run()
+
+
 def test_areas_count_pairs_in_the_right_order():
     inside, outside = np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0])
     pairs = [(i > o) + 0.5 * (i == o) for i in inside for o in outside]
@@ -97,8 +103,7 @@ def test_shadow_runs_exchange_samples_within_clients_and_keep_counts():
 
 
 @pytest.mark.slow
-def test_a_model_that_remembers_is_found_out_and_one_that_sees_nothing_is_not():
-    plain = attacked_run()
+def test_a_model_that_remembers_is_found_out_and_one_that_sees_nothing_is_not(plain):
     assert plain["members"] == plain["others"] == 80 and plain["shadows"] == 16
     assert plain["lira_auc"].low > 0.55 and plain["rmia_auc"].low > 0.55
     assert plain["transcript_auc"].value > 0.6
@@ -128,9 +133,8 @@ def test_nobody_is_found_more_often_than_the_guarantee_allows(privacy, epsilon):
         assert found[f"{name}_auc"].low <= 1 / (1 + np.exp(-exchanged)) + 1e-3
 
 
-def test_a_mechanism_without_its_noise_breaks_the_ceiling():
+def test_a_mechanism_without_its_noise_breaks_the_ceiling(plain):
     """So that the test above could fail: a claimed epsilon of 0.1 on a model that remembers."""
-    plain = attacked_run()
     assert plain["transcript_auc"].low > 1 / (1 + np.exp(-0.1))
 
 
@@ -193,8 +197,9 @@ def test_messages_that_are_gradients_are_read_in_their_direction(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedper", "lg_fedavg", "moon", "fedbabu", "fedrep", "fedcr", "fedrod"])
+@pytest.mark.parametrize("name", ["fedper", "lg_fedavg", "moon", "fedcr"])
 def test_algorithms_that_share_a_part_of_the_model_end_all_the_same(name, tmp_path):
+    """Extractors, heads, a whole model of two parts, and noise in the model."""
     algorithm = {"name": name, "local_steps": 1, "batch_size": 10}
     attacks = {"kinds": ["membership", "inversion"], "shadows": 4, "samples": 40}
     spec = read_spec(TASK | {"algorithm": algorithm, "attacks": attacks, "rounds": 2})
