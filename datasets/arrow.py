@@ -260,7 +260,7 @@ def _cells(
         raise DataError(f"{what} holds {kind}, neither numbers nor text; leave it out with drop={name}")
     numeric = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
     numeric = np.where(missing, np.nan, numeric / MICROSECONDS if timed else numeric)
-    return mark_missing(number_cells(what, numeric, missing), reading)
+    return mark_missing(number_cells(what, numeric, missing)._replace(dates=timed), reading)
 
 
 def _plain_type(column: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.encoding import Cells, Content, Kind, column_places
+from datasets.encoding import Cells, Content, Kind, column_places, refuse_title
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import MOST_LINE, check_shape, content
@@ -23,6 +23,8 @@ from datasets.numerals import read_texts
 VERSION = 3  # in the identity of runs; raise it when the same file gives other numbers
 DELIMITERS = ",;\t"  # in this order where several fit equally
 HEAD = 2**23  # characters in which the first two records are looked for
+TITLES = 20  # lines in which the names of the columns are looked for
+LINE_END = re.compile(r"\r\n|\r|\n")
 QUOTED = re.compile(r'(?<![^,;\t|\s])"(?:[^"]|"")*"')  # a quote opens at the beginning of a cell only
 CELL_ENDS = re.compile(rb"[,;\t|\r\n\"]")
 CODED = ("cp1252", "cp1250")  # what spreadsheets write in Western and in Central Europe
@@ -56,7 +58,7 @@ def read_columns(path: Path, reading: Reading) -> Content:
     except LookupError as error:
         raise DataError(f"encoding: {error}; give one that Python knows, such as utf-8 or cp1252") from error
     hint = HINT.match(text)
-    text = text[hint.end() :] if hint else text
+    text = _below(path, text[hint.end() :] if hint else text, reading)
     delimiter = reading.delimiter or (hint[1] if hint else _delimiter(text))
     width = _width(path, text, delimiter)
     check_shape(path, text.count("\n") or text.count("\r"), width)
@@ -94,6 +96,20 @@ def _encodings(raw: bytes, start: int) -> str:
             " or ".join(f"encoding={name}" for name in CODED) + f", which both read {read[CODED[0]]!r} there"
         )
     return " or ".join(f"encoding={name}, which reads {text!r} there" for name, text in read.items())
+
+
+def _below(path: Path, text: str, reading: Reading) -> str:
+    """Return what stands from the header on; raise `DataError` if a title stands above it without a word."""
+    if reading.header is None:
+        lines = LINE_END.split(QUOTED.sub("quoted", text[:HEAD]), TITLES)[:TITLES]
+        signs = reading.delimiter or f"{DELIMITERS}|"
+        filled = [max(([*filter(str.strip, line.split(sign))] for sign in signs), key=len) for line in lines]
+        refuse_title(path, [(cells[0].strip(" ,;\t|") if cells else "", len(cells)) for cells in filled])
+        return text
+    lines = LINE_END.split(text, reading.header - 1)
+    if len(lines) < reading.header:
+        raise DataError(f"{path} has {len(lines)} lines; header={reading.header} is none of them")
+    return lines[-1]
 
 
 def _width(path: Path, text: str, delimiter: str) -> int:

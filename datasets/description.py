@@ -37,7 +37,7 @@ class ColumnDescription:
     role : str
         ``feature``, ``label``, ``client``, ``user``, ``sensitive`` (with or without ``, feature``), ``input``,
         ``encoded`` or ``left out``.
-    kind : {"numbers", "text", "dates as text", "images", "empty", "unreadable"}
+    kind : {"numbers", "dates as numbers", "text", "dates as text", "images", "empty", "unreadable"}
         How its cells are read.
     why : str
         Why they are read so.
@@ -146,8 +146,11 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
             problems += _holes(path, roles, content, table)
             dataset = make_dataset(kind, path, roles, content)
         except DataError as error:
-            if not problems or roles.label is None:
-                problems.append(str(error).removeprefix(f"{path}:").strip())
+            said = str(error).removeprefix(f"{path}:").strip()
+            if not {roles.label, *roles.roles_beside_label} <= {*content.names, None}:
+                problems.insert(0, said)  # other problems may be those of the wrong columns
+            elif not problems or roles.label is None:
+                problems.append(said)
     widths = Counter(() if dataset is None else dataset.origins)
     columns = tuple(
         describe_column(name, table.get(name), content, roles, widths[name] if dataset is not None else None)
@@ -237,8 +240,13 @@ def describe_column(
     counts = Counter(present.tolist())
     if width is None:
         width = (1 if cells.numeric else len(counts)) if role.endswith("feature") else 0
+    codes: dict[str, int] = {}
     if not len(present):
-        kind, why, values, codes = "empty", "no cell has a value", "", {}
+        kind, why, values = "empty", "no cell has a value", ""
+    elif cells.dates:
+        kind, why = "dates as numbers", "days since 1970"
+        first, last = (str(np.datetime64(int(day // 1), "D")) for day in (present.min(), present.max()))
+        values = f"{first} to {last}"
     elif cells.numeric:
         kind, why = "numbers", "every cell is a number or missing"
         values = f"{present.min():.6g} to {present.max():.6g}, mean {present.mean():.4g}"

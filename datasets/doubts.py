@@ -244,13 +244,14 @@ def _sentinel(name: str, cells: Cells) -> list[str]:
     """Return a line about numbers that may stand for missing cells."""
     if not (codes := sentinels(cells.values)):
         return []
-    codes_text, options = (
-        sign.join(f"{way}{code:.15g}" for code in codes) for sign, way in ((" and ", ""), ("&", "na="))
+    codes_text, options, everywhere = (
+        sign.join(way.format(f"{code:.15g}") for code in codes)
+        for sign, way in ((" and ", "{}"), ("&", f"map.{name}.{{}}="), ("&", "na={}"))
     )
     count = int(np.isin(cells.values, codes).sum())
     return [
         f"the column {name!r} has {codes_text} in {count} rows, far from its other numbers; if they stand for "
-        f"missing cells, give {options}"
+        f"missing cells, give {options}, or {everywhere} if they do in every column"
     ]
 
 
@@ -276,10 +277,11 @@ def _words(name: str, cells: Cells, declared: bool) -> list[str]:
     """Return what is unusual about a column of text."""
     values = cells.values.tolist()
     different = {*values}
-    if all(map(DATE.fullmatch, cells.values[~cells.missing].tolist())):
+    present = {*cells.values[~cells.missing].tolist()}
+    if all(map(DATE.fullmatch, present)):
         return [
             f"the column {name!r} holds dates as text, and each of its {len(different)} values becomes a feature; "
-            f"leave it out with drop={name}, or save the table as Parquet, where dates are numbers"
+            f"set {dates_written(present)} to read them as days, or leave it out with drop={name}"
         ]
     if remarks := _identifier(name, values):
         return remarks
@@ -297,6 +299,15 @@ def _words(name: str, cells: Cells, declared: bool) -> list[str]:
             "becomes a feature"
         )
     return remarks
+
+
+def dates_written(texts: Collection[str]) -> str:
+    """Return the option that reads some dates; two, where day and month may be either."""
+    if all(text[:4].isdecimal() for text in texts):
+        return "dates=yyyy-mm-dd"
+    sign = re.sub(r"\d", "", min(texts))[:1]
+    german = f"dates=dd{sign}mm{sign}yyyy"
+    return german if sign == "." else f"{german} or dates=mm{sign}dd{sign}yyyy"
 
 
 def _identifier(name: str, values: list[object]) -> list[str]:

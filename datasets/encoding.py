@@ -34,13 +34,15 @@ class Cells(NamedTuple):
     """A column of numbers (float64, NaN where missing) or text (object), and its missing cells.
 
     ``codes`` is a text with leading zeros that was read as a number, and another text of the same number, if any.
-    ``grouped`` is a text whose point may separate thousands, if all texts with a point are like it.
+    ``grouped`` is a text whose point may separate thousands, if all texts with a point are like it. ``dates`` says
+    that the numbers are days since 1970.
     """
 
     values: Column
     missing: NDArray[np.bool_]
     codes: tuple[str, ...] = ()
     grouped: str = ""
+    dates: bool = False
 
     @property
     def numeric(self) -> bool:
@@ -133,6 +135,30 @@ def column_places(where: object, header: Sequence[str], is_empty: Callable[[int]
             f"{where}: the header names {names} more than once; give each column its own name there"
         )
     return places
+
+
+def refuse_title(where: object, lines: Sequence[tuple[str, int]]) -> None:
+    """Refuse a title above the names of columns, which would be read as the only name.
+
+    Parameters
+    ----------
+    where : object
+        The file, for the message.
+    lines : sequence of (str, int)
+        The first cell of each of the first lines, and how many of its cells hold something.
+
+    Raises
+    ------
+    DataError
+        If the first line that holds something has one cell, and a later one more.
+    """
+    filled = [(number, text, count) for number, (text, count) in enumerate(lines, 1) if count]
+    number = next((number for number, _, count in filled if count > 1), None)
+    if number is not None and filled[0][2] == 1:
+        raise DataError(
+            f"{where}: the first line holds one cell, {filled[0][1][:40]!r}, as a title does; if the names of the "
+            f"columns are in line {number}, set header={number}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from collections.abc import Sequence
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.encoding import Cells, Content, Kind, column_places
+from datasets.encoding import Cells, Content, Kind, column_places, refuse_title
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_shape, check_size, content
 from datasets.numerals import read_texts
 
+HEAD = 20  # lines in which the names of the columns are looked for
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 
 
@@ -55,9 +57,13 @@ def read_columns(path: Path, reading: Reading) -> Content:
         raise DataError(f"{path} cannot be read as an Excel file: {error}") from error
     table = np.asarray(frame.to_numpy(object))
     check_shape(path, *table.shape)
+    if reading.header is None:
+        refuse_title(path, [_filled(row) for row in table[:HEAD].tolist()])
+    table = table[(reading.header or 1) - 1 :]
     table = table[[any(map(_text, row)) for row in table.tolist()]] if table.size else table
     if not table.size:
-        raise DataError(f"{path} is empty: its first sheet holds nothing")
+        below = f" from line {reading.header} on" if reading.header else ""
+        raise DataError(f"{path} is empty: its first sheet holds nothing{below}")
     header = [_text(cell) for cell in table[0].tolist()]
     places = column_places(path, header, lambda place: not any(map(_text, table[1:, place].tolist())))
     columns = {
@@ -65,6 +71,12 @@ def read_columns(path: Path, reading: Reading) -> Content:
         for name, place in places.items()
     }
     return Content(columns, len(table) - 1, hashlib.sha256(raw).hexdigest(), note="of the first sheet")
+
+
+def _filled(row: Sequence[Any]) -> tuple[str, int]:
+    """Return the first text of a row, and how many of its cells hold something."""
+    texts = list(filter(None, map(_text, row)))
+    return texts[0] if texts else "", len(texts)
 
 
 def _text(cell: Any) -> str:

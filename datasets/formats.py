@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,12 +30,17 @@ OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 # ``rename.COLUMN`` and ``map.COLUMN.VALUE`` besides.
 LISTS = ("sensitive", "drop", "text", "encode", "na")
 MAPPINGS = ("missing", "labels", "rename", "map")
-MARKS = ("delimiter", "encoding", "decimal", "thousands")
+MARKS = ("delimiter", "encoding", "decimal", "thousands", "dates", "header")
+COUNTS = {"rare": "a number of rows", "header": "the number of a line"}
 ROLES = ("label", "client", "user", "input")
 KEYS = (
     *ROLES, "encoder", "keep_sensitive", "rare", "positive", "normalize", "split", *MAPPINGS, *MARKS, *LISTS,
 )  # fmt: skip
 
+
+#: Parts of a date, and how dates are often written.
+PARTS = ["dd", "mm", "yyyy"]
+WRITTEN_DATES = ("dd.mm.yyyy", "mm/dd/yyyy", "dd/mm/yyyy", "yyyy-mm-dd")
 
 #: How a mapping is written in an address.
 WRITTEN = {
@@ -113,9 +119,9 @@ def parse_address(address: str) -> dict[str, Any] | None:
             if value not in ("true", "false"):
                 raise DataError(f"{address!r}: keep_sensitive is {value!r}; allowed: true, false")
             options[key] = value == "true"
-        elif key == "rare":
+        elif key in COUNTS:
             if not value.isdecimal():
-                raise DataError(f"{address!r}: rare is {value!r}; give a number of rows, at least 1")
+                raise DataError(f"{address!r}: {key} is {value!r}; give {COUNTS[key]}, at least 1")
             options[key] = int(value)
         else:
             options[key] = value
@@ -140,6 +146,11 @@ class Reading(NamedTuple):
         What separates the columns of a CSV file, and its encoding. None: as its header suggests; UTF-8.
     decimal, thousands : str
         The decimal sign, and what separates groups of three digits, if anything.
+    dates : str or None
+        How dates are written, such as ``dd.mm.yyyy``; a column of such texts becomes days since 1970. None: dates
+        of text stay text.
+    header : int or None
+        The line of the names of columns, in CSV and Excel files; what stands above is left out. None: the first.
     na : tuple[str, ...]
         Further texts, or numbers, that stand for a missing cell.
     split : str or None
@@ -150,6 +161,8 @@ class Reading(NamedTuple):
     encoding: str | None = None
     decimal: str = "."
     thousands: str = ""
+    dates: str | None = None
+    header: int | None = None
     na: tuple[str, ...] = ()
     split: str | None = None
 
@@ -160,17 +173,26 @@ class Reading(NamedTuple):
         Raises
         ------
         DataError
-            If a sign is no single character, or two signs are the same.
+            If a sign is no single character, two signs are the same, or ``dates`` or ``header`` make no sense.
         """
         settings: dict[str, Any] = {
             name: options[name] for name in cls._fields if options.get(name) is not None
         }
         if settings.get("delimiter") in ("tab", "\\t"):
             settings["delimiter"] = "\t"
+        header = settings.get("header", 1)
+        if not isinstance(header, int) or isinstance(header, bool) or header < 1:
+            raise DataError(f"header: the number of a line is needed, at least 1, given {header!r}")
         for name, value in settings.items():
+            if name == "header":
+                continue
             several = value if name == "na" and isinstance(value, list | tuple) else [value]
             if not all(isinstance(text, str) for text in several):
                 raise DataError(f"{name}: a text is needed, given {value!r}")
+        if (written := settings.get("dates")) is not None and sorted(re.split(r"[-/. ]", written)) != PARTS:
+            raise DataError(
+                f"dates is {written!r}; give an order and signs, such as {', '.join(WRITTEN_DATES)}"
+            )
         reading = cls(**{**settings, "na": tuple(as_list(settings.get("na")))})
         for name in ("delimiter", "decimal", "thousands"):
             sign = settings.get(name)

@@ -67,12 +67,15 @@ def read_texts(
     values: Column = np.array(texts, dtype=object)
     if kind == "text":
         return Cells(values, missing)
-    if kind == "guess" and np.isnan(values_of(values[~missing][:FIRST], reading)).any():
+    dates = _iso(values[~missing], reading) if kind == "number" or reading.dates else None
+    if dates is None and kind == "guess" and np.isnan(values_of(values[~missing][:FIRST], reading)).any():
         return Cells(values, missing)  # most text is known by its first cells
     candidates = np.where(missing, np.nan, values)
-    numeric = values_of(candidates, reading)
-    if kind == "number" and all(map(ISO.match, candidates[~missing])):
-        numeric = _days(candidates)
+    if dates is None:
+        numeric = values_of(candidates, reading)
+    else:
+        numeric = np.full(len(values), np.nan)
+        numeric[~missing] = _days(dates)
     wrong = np.isnan(numeric) & ~missing
     if wrong.any():
         if kind == "guess":
@@ -81,6 +84,8 @@ def read_texts(
         raise DataError(
             f"{what} needs numbers, as in training; row {row + 1} below the header has {texts[row]!r}"
         )
+    if dates is not None:
+        return number_cells(what, numeric, missing)._replace(dates=True)
     cells = mark_missing(number_cells(what, numeric, missing), reading)
     grouped = _grouped(values[~missing].tolist()) if reading.usual else ""
     return cells._replace(codes=_codes(texts), grouped=grouped)
@@ -92,6 +97,23 @@ def _grouped(texts: Sequence[str]) -> str:
         return ""
     points = sorted({text for text in texts if "." in text})
     return points[0] if len(points) > 1 else ""
+
+
+def _iso(texts: Column, reading: Reading) -> Column | None:
+    """Return dates as year, month and day; None if a text is no date, or there is none."""
+    parts = re.split(r"([-/. ])", reading.dates or "yyyy-mm-dd")
+    digits = {"dd": r"(?P<day>\d\d?)", "mm": r"(?P<month>\d\d?)", "yyyy": r"(?P<year>\d{4})"}
+    written = re.compile(
+        "".join(digits.get(part, re.escape(part)) for part in parts) + r"(?P<time>[ T]\d.*)?"
+    )
+    dates = []
+    for text in texts:
+        if not ISO.match(text):
+            if (found := written.fullmatch(text)) is None:
+                return None
+            text = f"{found['year']}-{found['month']:>02}-{found['day']:>02}{found['time'] or ''}"
+        dates.append(text)
+    return np.array(dates, dtype=object) if dates else None
 
 
 def _days(dates: Column) -> NDArray[np.float64]:
@@ -109,7 +131,7 @@ def mark_missing(cells: Cells, reading: Reading) -> Cells:
         return cells
     codes = values_of(reading.na, reading)
     missing = cells.missing | np.isin(cells.values, codes[~np.isnan(codes)])
-    return Cells(np.where(missing, np.nan, cells.values), missing)
+    return cells._replace(values=np.where(missing, np.nan, cells.values), missing=missing)
 
 
 def _codes(texts: Sequence[str]) -> tuple[str, ...]:

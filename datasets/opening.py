@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets import arrow, csv, excel, image_folders, leaf, tff
 from datasets.dataset import Column
-from datasets.doubts import kind_problem
+from datasets.doubts import DATE, dates_written, kind_problem
 from datasets.encoding import Cells, Content, Kind
 from datasets.errors import DataError, nearest, warn
 from datasets.formats import FEDERATED, FILES, SUFFIXES, Reading, is_pattern, kind_of_file
@@ -318,6 +318,9 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
         raise DataError(
             f"{part.path}: {problem}"
             if problem
+            else f"{part.path}: the column {name!r} is dates of text there, such as {examples}, and numbers in "
+            f"{number.path}; set {dates_written(words)} to read them as days, or give drop={name}"
+            if all(map(DATE.fullmatch, words))
             else f"{part.path}: the column {name!r} is text there, such as {examples}, and numbers in "
             f"{number.path}; give map, as in map: {{{name}: {{{next(iter(words))}: ...}}}}, or text={name}"
         )
@@ -333,7 +336,9 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
     ]
     codes = next((one.codes for one in cells if one.codes), ())
     grouped = next((one.grouped for one in cells if one.grouped), "")
-    return Cells(np.concatenate(values), np.concatenate([one.missing for one in cells]), codes, grouped)
+    dates = any(one.dates for one in cells)
+    missing = np.concatenate([one.missing for one in cells])
+    return Cells(np.concatenate(values), missing, codes, grouped, dates)
 
 
 def _compare(name: str, parts: Sequence[Part], cells: Sequence[Cells], *, is_label: bool) -> None:

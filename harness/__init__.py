@@ -7,6 +7,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from harness.storage.names import shadowed
+
 # torch reads this at its first allocation: blocks of megabytes go to huge pages, where the system has them. With
 # small ones, fresh memory was 40 % of the time of FedReCo among 50 clients with 1.2 million parameters each.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -25,18 +27,30 @@ if TYPE_CHECKING:
         Study,
         TensorBoard,
         UserError,
+        Verification,
+        archive,
+        audit,
+        check,
         describe,
+        epsilon,
+        export,
         judge,
         leaderboard,
         load_plugin,
         load_results,
+        merge,
         plan,
+        predict,
         prepare,
         recommend,
+        resume,
+        retry,
         run,
+        status,
         suite,
         sweep,
         tune,
+        verify,
         write_report,
     )
 
@@ -53,18 +67,30 @@ __all__ = [
     "Study",
     "TensorBoard",
     "UserError",
+    "Verification",
+    "archive",
+    "audit",
+    "check",
     "describe",
+    "epsilon",
+    "export",
     "judge",
     "leaderboard",
     "load_plugin",
     "load_results",
+    "merge",
     "plan",
+    "predict",
     "prepare",
     "recommend",
+    "resume",
+    "retry",
     "run",
+    "status",
     "suite",
     "sweep",
     "tune",
+    "verify",
     "write_report",
 ]
 
@@ -72,6 +98,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if hidden := shadowed():
+        raise ImportError("; ".join(hidden))
     return getattr(import_module("harness.api"), name)
 
 

@@ -3,6 +3,8 @@
 These names are stable; all other names in the packages may change between versions.
 """
 
+from harness.api.checking import audit, check, epsilon, predict
+from harness.api.folders import Verification, archive, export, merge, resume, retry, status, verify
 from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sweep, tune
 from harness.api.reading import leaderboard, load_results, recommend, write_report
 from harness.config.describing import describe
@@ -29,17 +31,29 @@ __all__ = [
     "Study",
     "TensorBoard",
     "UserError",
+    "Verification",
+    "archive",
+    "audit",
+    "check",
     "describe",
+    "epsilon",
+    "export",
     "judge",
     "leaderboard",
     "load_plugin",
     "load_results",
+    "merge",
     "plan",
+    "predict",
     "prepare",
     "recommend",
+    "resume",
+    "retry",
     "run",
+    "status",
     "suite",
     "sweep",
     "tune",
+    "verify",
     "write_report",
 ]

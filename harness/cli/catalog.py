@@ -16,10 +16,7 @@ from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.federations import make_federation
 from harness.storage.files import output
-from harness.testing.canary_audit import audit_run
-from harness.testing.conformance import check
-from harness.testing.conformance_models import check_model
-from harness.testing.transcript_audit import audit_transcript, of_setup
+from harness.testing.checks import audit_setup, check_named
 
 
 def draw_command(given: argparse.Namespace) -> int:
@@ -46,7 +43,7 @@ def check_command(given: argparse.Namespace) -> int:
             raise unknown("algorithm or model", name, [*ALGORITHMS, *MODELS])
     rows = []
     for name in given.names or ALGORITHMS:
-        own = check(ALGORITHMS[name]) if name in ALGORITHMS else check_model(name)
+        own = check_named(name)
         rows += own
         if not given.json:
             _say_checked(name, own, given.verbose)
@@ -68,16 +65,8 @@ def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> No
 
 def audit_command(given: argparse.Namespace) -> int:
     """Print the results of an audit; return 1 if there are findings."""
-    if given.trials < 1:
-        raise UserError(f"--trials must be at least 1, given {given.trials}")
     one_thread()
-    setup = calibrated(prepare(given_spec(given)))
-    if setup.privacy is None:
-        raise UserError("audit: the run claims no privacy; give it a section privacy")
-    if setup.privacy.noise_cohort is not None:
-        raise UserError("privacy.noise_cohort: its epsilon is extrapolated, so there is nothing to audit")
-    trained = [audit_run(setup, given.canaries)] if given.canaries else []  # first, as it may be refused
-    parts = [audit_transcript(of_setup(setup), setup.privacy, given.trials), *trained]
+    parts = audit_setup(calibrated(prepare(given_spec(given))), given.trials, given.canaries)
     if given.json:
         print(json.dumps(parts, indent=1))
     else:

@@ -32,7 +32,10 @@ from harness.cli.options import (
     where_option,
 )
 
+# As in `privacy.calculator`, which takes a second to import.
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
+UNITS = ("client", "record", "user")
+PLACEMENTS = ("central", "local", "distributed")
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
     "algorithms",
@@ -286,13 +289,13 @@ def _epsilon(to: Parser) -> None:
     )
     to.add_argument(
         "--unit",
-        choices=("client", "record", "user"),
+        choices=UNITS,
         default="client",
         help="unit of privacy (default: client)",
     )
     to.add_argument(
         "--placement",
-        choices=("central", "local", "distributed"),
+        choices=PLACEMENTS,
         default="central",
         help="party that adds the noise (default: central)",
     )

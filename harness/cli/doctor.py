@@ -15,10 +15,10 @@ import torch
 
 import datasets.catalog
 from harness.cli.console import out, print_rows
-from harness.cli.names import shadowed, shared
 from harness.executors import cores
 from harness.storage.environment import machine, versions
 from harness.storage.files import has_locks
+from harness.storage.names import shadowed, shared
 from harness.storage.store import Store
 
 #: Package -> the extra that installs it, and what needs it.

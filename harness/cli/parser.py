@@ -17,12 +17,12 @@ from importlib.metadata import entry_points
 from harness.cli.commands import COMMANDS, data_options
 from harness.cli.examples import EXAMPLES, PROGRAM, epilog, with_examples
 from harness.cli.grammar import CommandLine, Parser, Version, grouped_help
-from harness.cli.names import shadowed
 from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Screen, Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
 from harness.executors import cores
 from harness.executors.server import start_server
+from harness.storage.names import shadowed, shared
 
 #: Commands as ``--help`` lists them.
 GROUPS = {heading: [command.name for command in group] for heading, group in COMMANDS.items()}
@@ -58,6 +58,8 @@ def exit_code(
         screen = Screen()
         screen.setFormatter(Visible())
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, handlers=[screen])
+        for warning in shared():
+            logging.getLogger(__name__).warning(warning)
         return carry_out(given)
     except UserError as error:
         _refused(str(error))

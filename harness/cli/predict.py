@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.cli.arguments import one_thread
 from harness.cli.console import log
-from harness.core.registry import UserError, counted
+from harness.core.registry import counted
 from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel
 
@@ -19,10 +19,7 @@ def predict_command(args: argparse.Namespace) -> int:
     one_thread()
     model = SavedModel.read(args.model)
     rows = model.rows(args.data, args.keep, args.like)
-    predicted = model.predict(rows, args.client, fill=args.fill)
-    if clash := sorted(rows.kept.keys() & predicted.keys()):
-        raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
-    frame = pd.DataFrame({**rows.kept, **predicted})
+    frame = pd.DataFrame(model.predict_beside(rows, args.client, fill=args.fill))
     if args.csv is None:
         write_frame(frame, sys.stdout)
     else:

@@ -24,17 +24,14 @@ from harness.report import (
     leaderboard,
     print_summary,
     print_table,
-    tidy,
     write_csv,
     write_latex,
     write_markdown,
     write_parquet,
-    write_tensorboard,
-    write_tidy,
 )
 from harness.report.data.best import best_of
-from harness.report.data.clients import clients_table
 from harness.report.data.evidence import Evidence
+from harness.report.data.export import export
 from harness.report.data.recommendation import rated_rows, within_bounds
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
@@ -116,20 +113,9 @@ def export_command(args: argparse.Namespace) -> int:
     if args.parquet is args.csv is args.clients is args.tensorboard is None:
         raise UserError("export: give --parquet FILE, --csv FILE, --clients FILE or --tensorboard FOLDER")
     records = results_folder(args.dir).some_records(args.suite)
-    frame = tidy(records)
-    _write(frame, args.parquet, write_parquet)
-    _write(frame, args.csv, write_tidy)
-    if args.clients is not None:
-        clients = clients_table(records)
-        if clients.empty:
-            raise UserError(
-                "export: no finished run has clients with names; they come with the partition natural, and strict "
-                "privacy tells nothing of them"
-            )
-        _write(clients, args.clients, write_tidy)
-    if args.tensorboard is not None:
-        count = write_tensorboard(records, args.tensorboard)
-        log.print(f"wrote {counted(count, 'TensorBoard run')} to {args.tensorboard}", markup=False)
+    places = {name: getattr(args, name) for name in ("parquet", "csv", "clients", "tensorboard")}
+    for line in export(records, **places):
+        log.print(line, markup=False)
     return 0
 
 

@@ -83,9 +83,6 @@ def _replays(store: Store, args: argparse.Namespace) -> list[dict[str, object]]:
 
 def archive_command(args: argparse.Namespace) -> int:
     """Pack the results of a folder."""
-    if not args.file.name.endswith((".tar.gz", ".tgz")):
-        raise UserError(f"archive: the file's name ends in .tar.gz, given {args.file.name}")
-    args.file.parent.mkdir(parents=True, exist_ok=True)
     report_written(write_archive(results_folder(args.dir), args.file), str(args.file))
     return 0
 

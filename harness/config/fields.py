@@ -109,7 +109,7 @@ class DataSpec(Section):
         Column of images, vectors or texts that become the features (files).
     keep_sensitive, normalize, missing, drop, text, rare, positive, labels
         Options of the loader, see `datasets.catalog.load`.
-    delimiter, encoding, decimal, thousands, na, split
+    delimiter, encoding, decimal, thousands, dates, header, na, split
         How a file is read, see `datasets.formats.Reading`.
     files : dict or None
         Name of a client to its file: a path or a pattern, or ``path`` with settings of this file.
@@ -151,6 +151,8 @@ class DataSpec(Section):
     encoding: str | None = None
     decimal: str | None = None
     thousands: str | None = None
+    dates: str | None = None
+    header: int | None = Field(default=None, ge=1)
     na: str | tuple[str, ...] | None = None
     split: str | None = None
     files: Annotated[dict[str, Any], AfterValidator(_nested)] | None = None

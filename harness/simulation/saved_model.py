@@ -292,6 +292,21 @@ class SavedModel:
         """Return the rows of a table, read by the types of this model's columns; see `read_rows`."""
         return read_rows(table, self.inputs, self.about.spec.data, keep, like)
 
+    def predict_beside(
+        self, rows: Rows, client: str | None = None, *, fill: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Return the columns that are kept of a table, and what `predict` returns.
+
+        Raises
+        ------
+        UserError
+            If a column that is kept is called like one of the predictions.
+        """
+        predicted = self.predict(rows, client, fill=fill)
+        if clash := sorted(rows.kept.keys() & predicted.keys()):
+            raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
+        return {**rows.kept, **predicted}
+
     @torch.no_grad()
     def predict(self, rows: Rows, client: str | None = None, *, fill: bool = False) -> dict[str, np.ndarray]:
         """Apply the model to the rows of a table.

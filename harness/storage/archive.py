@@ -46,8 +46,11 @@ def write_archive(store: Store, path: Path) -> Portable:
     Raises
     ------
     UserError
-        If there is nothing to pack, or a file changes meanwhile.
+        If the file has another ending, there is nothing to pack, or a file changes meanwhile.
     """
+    if not path.name.endswith((".tar.gz", ".tgz")):
+        raise UserError(f"archive: the file's name ends in .tar.gz, given {path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     portable_files = portable(store)
     manifest_text = manifest(store.root, portable_files.names)
     bounded = Bounded(ARCHIVE)

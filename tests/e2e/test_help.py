@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from datasets.topology import Ring, TopologyError, mixing_matrix
-from harness.cli import doctor, names
+from harness.cli import doctor
 from harness.cli.examples import EXAMPLES
 from harness.cli.parser import main, parser
 from harness.cli.visible import Screen
@@ -120,22 +120,6 @@ def test_a_file_that_hides_a_package_is_named(tmp_path):
         f"error: {tmp_path / 'privacy.py'} hides the package"
     )
     assert "fedfrontier in place of python -m harness" in told.stderr and "Traceback" not in told.stderr
-
-
-def test_a_distribution_among_our_files_is_named(tmp_path, monkeypatch):
-    """As after an installation of Hugging Face's datasets into the same folder."""
-    for place in (tmp_path, tmp_path / "elsewhere"):
-        info = place / "datasets-9.9.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: datasets\nVersion: 9.9\n")
-        (place / "datasets").mkdir()
-        (place / "datasets" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    assert names.shared() == []
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(names, "ROOT", tmp_path)
-    (told,) = names.shared()
-    assert "datasets 9.9 and fedfrontier have both installed files into" in told
 
 
 def test_the_doctor_tells_what_is_missing_and_the_fix(tmp_path, monkeypatch, capsys):

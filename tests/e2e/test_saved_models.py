@@ -75,6 +75,7 @@ def test_predictions_are_those_of_the_run(table, tmp_path, capsys):
     assert list(found) == ["prediction", "p(no)", "p(yes)"] and len(found) == ROWS
     np.testing.assert_allclose(found[["p(no)", "p(yes)"]], shares, rtol=1e-6)
     assert (found["prediction"] == TABLE["ill"]).mean() > 0.8
+    assert harness.predict(folder, str(table))["prediction"].tolist() == found["prediction"].tolist()
     assert main(["verify", str(tmp_path / "out")]) == 0
 
 

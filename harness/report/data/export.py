@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
+from harness.report.data.clients import clients_table
 from harness.report.data.specs import part_name
-from harness.report.data.tidy import COUNTS, diagnostics, flat_spec
+from harness.report.data.tidy import COUNTS, diagnostics, flat_spec, tidy
 from harness.storage.cells import Quoting, inert
 from harness.storage.files import output, safe_name
 
@@ -20,6 +21,49 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 EVENTS = "events.out.tfevents.*"
+
+
+def export(
+    records: Sequence[RunRecord],
+    *,
+    csv: Path | None = None,
+    parquet: Path | None = None,
+    clients: Path | None = None,
+    tensorboard: Path | None = None,
+) -> Iterator[str]:
+    """Write records in the ways that are asked for, and yield a sentence for each.
+
+    Parameters
+    ----------
+    records : sequence of RunRecord
+        The runs.
+    csv, parquet : Path, optional
+        Files with a row for each evaluation.
+    clients : Path, optional
+        A CSV file with a row for each finished run and client with a name.
+    tensorboard : Path, optional
+        A folder of TensorBoard events.
+
+    Raises
+    ------
+    UserError
+        If a library is missing, or no run has clients with names.
+    """
+    for path, write in ((parquet, write_parquet), (csv, write_tidy)):
+        if path is not None:
+            write(tidy(records), path)
+            yield f"wrote {path}"
+    if clients is not None:
+        table = clients_table(records)
+        if table.empty:
+            raise UserError(
+                "export: no finished run has clients with names; they come with the partition natural, and strict "
+                "privacy tells nothing of them"
+            )
+        write_tidy(table, clients)
+        yield f"wrote {clients}"
+    if tensorboard is not None:
+        yield f"wrote {counted(write_tensorboard(records, tensorboard), 'TensorBoard run')} to {tensorboard}"
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:

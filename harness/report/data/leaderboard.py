@@ -142,8 +142,10 @@ def leaderboard(
 
 def _ordered(frame: pd.DataFrame, losses: pd.Series[Any]) -> pd.DataFrame:
     """Return the rows by task and rank; of those that share a rank the best first."""
-    rows = frame.assign(**{LOSS: losses.where(frame["rank"].notna())})
-    return rows.sort_values(list(ORDER), na_position="last", ignore_index=True).drop(columns=LOSS)
+    keys = frame[[name for name in ORDER if name != LOSS]].assign(
+        **{LOSS: losses.where(frame["rank"].notna())}
+    )
+    return frame.loc[keys.sort_values(list(ORDER), na_position="last").index].reset_index(drop=True)
 
 
 def is_of_runs(column: str) -> bool:

@@ -11,8 +11,11 @@ import torch
 import yaml
 
 import harness
-from harness.cli.parser import main
+from harness.cli.commands import PLACEMENTS, SAMPLINGS, UNITS
+from harness.cli.parser import GROUPS, main
+from harness.core.registry import UserError
 from harness.storage.store import Store
+from privacy import calculator
 
 ROOT = Path(__file__).parents[3]
 SPEC = {
@@ -224,3 +227,48 @@ def test_a_record_says_which_run_it_is_and_how_it_ended(tmp_path):
     assert len(repr(record)) < 200 and repr(record).startswith(
         f"RunRecord(id='{record.id}', suite='', status='failed'"
     )
+
+
+#: Commands whose function has another name, or that no script needs.
+OTHERWISE = {"report": "write_report", "data": "describe"}
+OF_A_TERMINAL = {"list", "doctor", "completion", "new"}
+
+
+def test_every_command_is_a_function():
+    commands = {name for group in GROUPS.values() for name in group} - OF_A_TERMINAL
+    assert sorted(name for name in commands if OTHERWISE.get(name, name) not in harness.__all__) == []
+
+
+def test_folders_are_looked_after_from_python(tmp_path):
+    """What the commands print is tested with the commands; here that each function does what its command does."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    done = harness.run(SPEC, one)
+    harness.run({**SPEC, "seed": 1}, two)
+    assert harness.status(one)["status"].tolist() == ["done"]
+    assert harness.merge([one, two], tmp_path / "both").copied == 2
+    harness.archive(tmp_path / "both", tmp_path / "both.tar.gz")
+    found = harness.verify(tmp_path / "both.tar.gz", sample=1, seed=0)
+    assert found.sound and [replay.state for replay in found.replays] == ["identical"]
+    harness.export(one, csv=tmp_path / "all.csv")
+    assert len(pd.read_csv(tmp_path / "all.csv")) == len(harness.load_results(one))
+    assert harness.resume(one).total() == 0 and harness.retry(one).total() == 0
+    (one / "runs" / done.id / "rounds.jsonl").write_text("")
+    assert not harness.verify(one).sound
+    for call in (lambda: harness.status(tmp_path / "none"), lambda: harness.archive(one, tmp_path / "a.zip")):
+        with pytest.raises(UserError):
+            call()
+
+
+def test_epsilon_in_python_is_that_of_the_command(capsys):
+    frame = harness.epsilon(1.1, cohort=(10, 100), rounds=20, sampling="poisson")
+    line = "epsilon --noise-multiplier 1.1 --cohort 10/100 --rounds 20 --sampling poisson --json"
+    assert main(line.split()) == 0
+    assert frame["epsilon"].tolist() == [
+        row["epsilon"] for row in json.loads(capsys.readouterr().out)["rows"]
+    ]
+    noise = harness.epsilon(for_epsilon=2.0, rounds=20)["noise_multiplier"].iloc[-1]
+    assert harness.epsilon(noise, rounds=20)["epsilon"].iloc[-1] == pytest.approx(2.0, rel=1e-3)
+    for wrong in ({}, {"rounds": 0}, {"cohort": (3, 2)}, {"unit": "person"}, {"rate": 0.1, "cohort": (1, 2)}):
+        with pytest.raises(UserError, match="epsilon: "):
+            harness.epsilon(**({"noise_multiplier": 1.0, **wrong} if wrong else {}))
+    assert (UNITS, PLACEMENTS, SAMPLINGS) == (calculator.UNITS, calculator.PLACEMENTS, calculator.SAMPLINGS)

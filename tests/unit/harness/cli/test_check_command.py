@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from harness.cli import catalog
 from harness.cli.parser import main
+from harness.testing import checks
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _checks(monkeypatch):
         wrong = right | {"check": "Stand still", "result": "failed", "why": "[x] moved"}
         return [right, right | {"check": "Stand still"} if name == "fedavg" else wrong]
 
-    monkeypatch.setattr(catalog, "check", checked)
+    monkeypatch.setattr(checks, "check", checked)
 
 
 def test_an_algorithm_that_passes_takes_one_line(capsys):
@@ -37,7 +37,7 @@ def test_failed_checks_are_listed_with_their_reasons(capsys):
 
 def test_a_reason_of_several_checks_is_printed_once(monkeypatch, capsys):
     wrong = {"algorithm": "fedavg", "check": "Learn", "result": "failed", "why": "shapes differ"}
-    monkeypatch.setattr(catalog, "check", lambda _: [wrong, wrong])
+    monkeypatch.setattr(checks, "check", lambda _: [wrong, wrong])
     assert main(["check", "fedavg"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  failed: Learn (shapes differ)",

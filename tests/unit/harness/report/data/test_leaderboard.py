@@ -57,6 +57,11 @@ def test_columns_start_with_the_contract():
     assert tuple(leaderboard([]).columns) == LEADERBOARD
 
 
+def test_a_wide_table_is_made_without_a_warning():
+    """Warnings are errors here: pandas warns of an insertion into more than a hundred columns of numbers."""
+    assert len(leaderboard([done(spec(), **{f"metric_{number}": 0.5 for number in range(60)})])) == 1
+
+
 def test_mean_deviation_and_interval_of_three_seeds():
     """Seeds 0.7, 0.8, 0.9: mean 0.8; sample variance (0.01 + 0 + 0.01) / 2 = 0.01, hence deviation 0.1;
     half width t(0.975, 2 degrees) * 0.1 / sqrt(3) = 4.302653 * 0.0577350 = 0.248414."""

@@ -42,6 +42,7 @@ def shared() -> list[str]:
         if place is not None and place.origin and Path(place.origin).resolve().is_relative_to(ROOT / name):
             found.append(
                 f"{name} {other.version} and fedfrontier have both installed files into {ROOT / name}; either may "
-                "be broken. Install them in separate environments, and reinstall fedfrontier"
+                f"be broken. Install them in separate environments; to mend this one, run pip uninstall {name}, "
+                "and install fedfrontier again with --force-reinstall --no-deps"
             )
     return found
