@@ -430,8 +430,8 @@ def test_an_encoder_stops_after_a_layer():
 
 def test_layers_at_which_an_encoder_cannot_be_cut_are_refused(means):
     sequence(("first", nn.Conv2d(3, 3, SIDE)), ("flat", nn.Flatten()))
-    with pytest.raises(DataError, match="no layer 'frist' to be cut at; did you mean 'first'"):
-        encode(images(3), EncoderSettings(encoder="layers", until="frist"))
+    with pytest.raises(DataError, match="no layer 'first_' to be cut at; did you mean 'first'"):
+        encode(images(3), EncoderSettings(encoder="layers", until="first_"))
     with pytest.raises(DataError, match="no layer 'flat' to be cut at"):
         encode(images(3), EncoderSettings(encoder="layers", until="flat"))
     with pytest.raises(DataError, match=r"'means' cannot be cut, as its network is no nn\.Sequential"):

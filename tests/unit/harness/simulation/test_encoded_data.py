@@ -318,7 +318,7 @@ def test_weights_of_a_rest_are_in_its_digest_where_all_are_trained(layered):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"after": "frist"}, "no layer 'frist' to be cut at; did you mean 'first'"),
+        ({"after": "first_"}, "no layer 'first_' to be cut at; did you mean 'first'"),
         ({"encoder": "layred"}, "unknown encoder 'layred'. Did you mean 'layered'"),
     ],
 )
