@@ -26,9 +26,9 @@ CLIP, NOISE = 1.0, 1.0
 MODES = ("hooks", "functorch", "ghost")
 
 
-def plain_step(work: Workload) -> Callable[[], None]:
+def plain_step(work: Workload, device: str = "cpu") -> Callable[[], None]:
     """Return a step of SGD without privacy."""
-    module, (x, y) = work.module(), work.data()
+    module, (x, y) = work.module().to(device), (part.to(device) for part in work.data())
     optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)
 
     def step() -> None:
@@ -66,13 +66,13 @@ def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
     return step
 
 
-def our_step(work: Workload) -> Callable[[], None]:
+def our_step(work: Workload, device: str = "cpu") -> Callable[[], None]:
     """Return a step of DP-SGD as `Clients.grad` makes it for one client."""
     problem, executor = classifier(work.module()), ClientExecutor("loop")
-    x, y = work.data()
-    batch = Batch(x, y, torch.zeros_like(y), torch.ones(len(y)))
+    x, y = (part.to(device) for part in work.data())
+    batch = Batch(x, y, torch.zeros_like(y), torch.ones(len(y), device=device))
     batch = Batch(*(part.unsqueeze(0) for part in batch))
-    state = {"x": problem.init(torch.Generator().manual_seed(0))["x"].unsqueeze(0)}
+    state = {"x": problem.init(torch.Generator().manual_seed(0))["x"].unsqueeze(0).to(device)}
     stream = np.random.default_rng(0)
 
     def step() -> None:

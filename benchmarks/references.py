@@ -58,16 +58,24 @@ class PlainLoop:
     clip, noise : float or None, float
         Central differential privacy: a bound on the norm of what a client changes, and the standard deviation of
         the noise on the sum of these changes.
+    device : str
+        Where data and modules are.
     """
 
     def __init__(
-        self, work: Workload, workers: int, threads: int = 1, clip: float | None = None, noise: float = 0.0
+        self,
+        work: Workload,
+        workers: int,
+        threads: int = 1,
+        clip: float | None = None,
+        noise: float = 0.0,
+        device: str = "cpu",
     ) -> None:
         self.work = work
-        self.x, self.y = work.data()
+        self.x, self.y = (part.to(device) for part in work.data())
         self.clip, self.noise = clip, noise
-        self.modules = [work.module() for _ in range(workers)]
-        vector_to_parameters(work.start(), self.modules[0].parameters())
+        self.modules = [work.module().to(device) for _ in range(workers)]
+        vector_to_parameters(work.start().to(device), self.modules[0].parameters())
         self.state = {name: value.clone() for name, value in self.modules[0].state_dict().items()}
         self.pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.centralized.fedavg import FedAvg
-from datasets.federation import Batch, Federation
+from datasets.federation import Batch, Federation, stack
 from harness import models
 from harness.core import Algorithm
 from harness.core.execution.vectorize import ClientExecutor, Mode
@@ -108,6 +108,10 @@ class Ours:
         In place of FedAvg with the workload's local work.
     computes : torch.dtype or None
         What the network computes in, if not in single precision.
+    runs : int
+        Runs that differ in their seed, side by side.
+    device : str
+        Where data and models are.
     """
 
     def __init__(
@@ -120,20 +124,28 @@ class Ours:
         compression: Compression = PLAIN,
         algorithm: Algorithm | None = None,
         computes: torch.dtype | None = None,
+        runs: int = 1,
+        device: str = "cpu",
     ) -> None:
         usual = FedAvg(lr=work.lr, local_epochs=work.local_epochs, batch_size=work.batch_size)
         algorithm = algorithm or usual
         module = work.module()
         models.compute_in(computes, module)
         problem = classifier(module)
+        start = algorithm.view(problem).init(torch.Generator().manual_seed(0))
+        federation = work.federation().to(device, torch.float32)
+        if runs > 1:
+            federation = stack([federation] * runs)
+            start = {name: value.expand(runs, -1).clone() for name, value in start.items()}
         self.run = Simulation(
             problem,
-            work.federation(),
+            federation,
             algorithm,
             privacy,
             compression,
+            range(runs),
             cohort=cohort,
-            start=algorithm.view(problem).init(torch.Generator().manual_seed(0)),
+            start={name: value.to(device) for name, value in start.items()},
             rows=ClientExecutor(mode, threads),
         )
 

@@ -144,6 +144,8 @@ CATALOG: dict[str, Entry] = {
     "flights": _natural("flights", "327,346 x 145, 2 classes", "4,037 aircraft (1-544)"),
     "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
     "doctor": _natural("doctor", "20,145 x 39, 2 classes", "5,904 persons (1-5)"),
+    "pancreatitis": _natural("pancreatitis", "602 x 54, 2 classes", "4 hospitals (3-413)"),
+    "lectures": _natural("lectures", "73,421 x 25, 2 classes", "2,972 students (1-92)"),
     "union": _natural("union", "19,178 x 44, 2 classes", "4,148 persons (1-12)"),
     "thyroid": _natural("thyroid", "3,401 x 27, 2 classes", "5 referrers (39-1,840)"),
     "shakespeare": Entry(

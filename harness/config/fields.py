@@ -123,6 +123,8 @@ class DataSpec(Section):
         Columns of text that it reads.
     norm : float or None
         Norm to which its features are scaled; None leaves them.
+    until : str or None
+        Layer after which an encoder of images stops; None: the last.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
     drop_negatives : float
@@ -162,6 +164,7 @@ class DataSpec(Section):
     size: int | None = Field(default=None, ge=1)
     encode: str | tuple[str, ...] | None = None
     norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    until: str | None = None
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
@@ -176,7 +179,12 @@ class DataSpec(Section):
             return None
         columns = tuple(as_list(self.encode))
         return EncoderSettings(
-            encoder=self.encoder, size=self.size, columns=columns, norm=self.norm, code=code
+            encoder=self.encoder,
+            size=self.size,
+            columns=columns,
+            norm=self.norm,
+            until=self.until,
+            code=code,
         )
 
     @model_validator(mode="before")
@@ -287,7 +295,7 @@ class DataSpec(Section):
     def _encoded(self) -> DataSpec:
         """Fill in the size that an encoder reads, and refuse settings that it does not take."""
         if self.encoder is None:
-            for name in ("size", "encode", "norm"):
+            for name in ("size", "encode", "norm", "until"):
                 if getattr(self, name) is not None:
                     raise UserError(f"data.{name}: is for encoders; give data.encoder: {', '.join(ENCODERS)}")
             return self
@@ -298,6 +306,9 @@ class DataSpec(Section):
             raise UserError(
                 f"data.encode: missing; name the column of text that encoder {self.encoder} reads, or several"
             )
+        if self.until is not None and (entry.reads == "texts" or self.norm is not None):
+            other = "encoders of texts" if entry.reads == "texts" else "data.norm, which is for features"
+            raise UserError(f"data.until: cannot go with {other}; remove one")
         if entry.reads == "images":
             for name in ("encode", "normalize"):
                 if getattr(self, name) is not None:

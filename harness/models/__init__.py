@@ -7,7 +7,8 @@ finds units in layers of `torch.nn` only.
 """
 
 from harness.core.flat_model import freeze
-from harness.models import networks as networks  # registers our models
+from harness.models import networks as networks  # registers our models, as does the next
+from harness.models import rest as rest
 from harness.models.adapters import Adapted, adapters_of, factors_to_share
 from harness.models.net import Encoder, Net, compute_in, computes_in, dense, encoder
 from harness.models.registry import MODELS, adaptable_layers, build, complete, describe, model, names

