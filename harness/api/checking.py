@@ -13,8 +13,8 @@ from harness.config import plugins
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
 from harness.executors.local import torch_threads
-from harness.simulation.build import Execution
 from harness.simulation.saved_model import SavedModel
+from harness.simulation.setup import Execution
 from harness.testing.checks import audit_setup, check_named
 from privacy import calculator
 

@@ -7,7 +7,7 @@ from typing import Any
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, unknown
 from harness.models import MODELS
-from harness.simulation.build import Setup
+from harness.simulation.setup import Setup
 from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check
 from harness.testing.conformance_models import check_model
