@@ -151,30 +151,35 @@ def epsilons(
                 for_epsilon, mechanism.delta, [mechanism.event(1.0, adjacency, accountant)], alone
             )
         event = mechanism.event(noise, adjacency, accountant)
-        result = account([event], mechanism.delta, "rdp" if accountant == "exact" else accountant)
         if event not in attacks:
             attacks[event] = attack_bound([event], mechanism.delta)
-        attack = attacks[event]
-        rows.append(
-            {
-                "adjacency": adjacency,
-                "accountant": result.accountant,
-                "epsilon": result.epsilon,
-                "delta": mechanism.delta,
-                "unit": mechanism.unit,
-                "placement": mechanism.placement,
-                "sampling": mechanism.sampling if accountant != "exact" else "not used",
-                "releases": mechanism.rounds * mechanism.releases_per_round,
-                "noise_multiplier": noise,
-                "noise_over_sensitivity": noise / SENSITIVITY[adjacency],
-                "standard_deviation": noise * mechanism.clip,
-                "accuracy_from_epsilon": accuracy_bound(result.epsilon, mechanism.delta),
-                "accuracy": attack.accuracy,
-                **{
-                    f"detection_at_{rate:g}": bound
-                    for rate, bound in zip(FALSE_POSITIVE_RATES, attack.detection, strict=True)
-                },
-                "note": result.note,
-            }
-        )
+        rows.append(_row(mechanism, adjacency, accountant, noise, attacks[event]))
     return rows
+
+
+def _row(
+    mechanism: Mechanism, adjacency: str, accountant: str, noise: float, attack: Attack
+) -> dict[str, Any]:
+    """Return the row of an adjacency and an accountant, and what an attacker can gain."""
+    event = mechanism.event(noise, adjacency, accountant)
+    result = account([event], mechanism.delta, "rdp" if accountant == "exact" else accountant)
+    return {
+        "adjacency": adjacency,
+        "accountant": result.accountant,
+        "epsilon": result.epsilon,
+        "delta": mechanism.delta,
+        "unit": mechanism.unit,
+        "placement": mechanism.placement,
+        "sampling": mechanism.sampling if accountant != "exact" else "not used",
+        "releases": mechanism.rounds * mechanism.releases_per_round,
+        "noise_multiplier": noise,
+        "noise_over_sensitivity": noise / SENSITIVITY[adjacency],
+        "standard_deviation": noise * mechanism.clip,
+        "accuracy_from_epsilon": accuracy_bound(result.epsilon, mechanism.delta),
+        "accuracy": attack.accuracy,
+        **{
+            f"detection_at_{rate:g}": bound
+            for rate, bound in zip(FALSE_POSITIVE_RATES, attack.detection, strict=True)
+        },
+        "note": result.note,
+    }

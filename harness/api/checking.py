@@ -161,6 +161,19 @@ def epsilon(
     UserError
         If settings are out of range, or do not go together.
     """
+    size, total, share = _drawn(cohort, rate)
+    try:
+        mechanism = calculator.mechanism(
+            clip=clip, size=size, total=total, rate=share, rounds=rounds,
+            sampling=sampling, delta=delta, releases_per_round=releases_per_round, unit=unit, placement=placement,
+        )  # fmt: skip
+        return pd.DataFrame(calculator.epsilons(mechanism, noise_multiplier, for_epsilon))
+    except ValueError as problem:
+        raise UserError(f"epsilon: {problem}") from problem
+
+
+def _drawn(cohort: tuple[int, int] | None, rate: float | None) -> tuple[int, int, float]:
+    """Return size and total of a cohort, and the probability of a unit to be drawn; raise `UserError` if wrong."""
     if cohort is not None and rate is not None:
         raise UserError("epsilon: give either cohort or rate")
     size, total = cohort or ((0, 0) if rate is not None else (1, 1))
@@ -168,11 +181,4 @@ def epsilon(
         raise UserError(f"epsilon: cohort {cohort}: between 1 and {total} take part")
     if rate is not None and not 0 < rate <= 1:
         raise UserError(f"epsilon: rate is a probability above 0, given {rate:g}")
-    try:
-        mechanism = calculator.mechanism(
-            clip=clip, size=size, total=total, rate=size / total if rate is None else rate, rounds=rounds,
-            sampling=sampling, delta=delta, releases_per_round=releases_per_round, unit=unit, placement=placement,
-        )  # fmt: skip
-        return pd.DataFrame(calculator.epsilons(mechanism, noise_multiplier, for_epsilon))
-    except ValueError as problem:
-        raise UserError(f"epsilon: {problem}") from problem
+    return size, total, size / total if rate is None else rate

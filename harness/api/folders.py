@@ -97,7 +97,7 @@ def retry(folder: str | Path, suite: str | None = None, **options: Any) -> Count
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found when a folder was compared with its checksums.
+    """Result of verifying a folder or an archive.
 
     Attributes
     ----------
