@@ -22,7 +22,7 @@ from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 from harness.testing.small_tasks import Failed, checked
 
-SHAPES = ((6,), (1, 28, 28), (3, 32, 32), (20, 1))  # of inputs: tables, images, text
+SHAPES = ((6,), (1, 28, 28), (3, 32, 32), (20, 1), (192, 3, 3))  # tables, images, text, activations
 OUTPUTS, CLIENTS, SAMPLES = 4, 3, 8
 SEEDS = (0, 1, 2)
 TOLERANCE = 1e-4  # in float32, of the largest output

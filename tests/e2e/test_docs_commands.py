@@ -25,6 +25,7 @@ import harness
 from harness.cli.parser import main, parser
 from harness.config.run import read_spec
 from harness.config.suite import read_suite
+from harness.config.yaml import read
 from studies import __main__ as studies
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +147,7 @@ def has_run_files(page):
 def test_every_example_of_a_run_file_is_valid(page, tmp_path):
     """What an example leaves out is as in `BASE`; its data need not be there."""
     for block in filter(is_of_a_run, blocks(page.read_text())):
-        content = yaml.safe_load(block.body)
+        content = read(page.name, block.body)
         if "sweep" in content:
             path = tmp_path / "suite.yaml"
             path.write_text(yaml.safe_dump({"suite": "example", "base": BASE} | content))
