@@ -6,8 +6,8 @@
     "cells": [{"id": ..., "of": 0, "seed": 3}, ...]                      number of its entry, and its seed
 
 `read_suite` returns cells that have all of it, as files of earlier versions do. With 20 seeds a suite of 2,000 runs
-takes a tenth of the bytes, and is read in a fraction of the time, as every spec is checked. Searches for settings are
-written by column (`harness.storage.tuning_file`).
+takes a tenth of the bytes, and is read in a fraction of the time, as every spec is checked. Searches for settings
+are written by column (`harness.storage.tuning_file`).
 """
 
 from __future__ import annotations
