@@ -53,7 +53,7 @@ def _packed(search: Row, settings: list[dict[str, list[Any]]]) -> dict[str, Any]
     finalists = {"finalists": list(map(_with_columns, search["finalists"]))} if "finalists" in search else {}
     if len({(*trial, *trial.get("settings", ())) for trial in trials}) != 1:  # none, or of several kinds
         return {**search, **finalists}
-    columns = _columns(trials)
+    columns: dict[str, Any] = _columns(trials)
     columns["values"] = [list(map(_short, values)) for values in columns["values"]]
     columns["tests"] = [list(map(_short, tests[:1])) for tests in columns["tests"]]
     tried = _columns(columns.get("settings", ()))
