@@ -10,6 +10,7 @@ from harness.config.suite import make_suite
 from harness.executors.work import in_suite
 from harness.storage.files import Damaged
 from harness.storage.seals import read_sealed, write_sealed
+from harness.storage.store import Store
 from harness.storage.suite_file import read_suite, write_suite
 
 NATURAL = Path(__file__).parents[4] / "results" / "reference" / "natural" / "suite.json"
@@ -123,6 +124,17 @@ def test_results_of_searches_have_six_digits(tuned, tmp_path):
     before = now.read_bytes()
     write_suite(now, read_suite(now)[0])
     assert now.read_bytes() == before
+
+
+def test_records_of_other_suites_are_not_read(content, tmp_path):
+    """That of a search may take seconds; a damaged one does not matter."""
+    store = Store(tmp_path).open()
+    store.write_suite("many", content)
+    (tmp_path / "many-tuning").mkdir()
+    (tmp_path / "many-tuning" / "suite.json").write_text("damaged")
+    assert len(list(store.cells("many"))) == len(content["cells"])
+    with pytest.raises(Damaged):
+        list(store.cells())
 
 
 def test_the_largest_record_is_below_three_megabytes():
