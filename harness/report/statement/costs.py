@@ -84,7 +84,7 @@ def client_table(subject: Subject) -> list[ClientCosts]:
 
 
 def note(subject: Subject, rows: Sequence[ClientCosts]) -> str:
-    """Say how the table was measured."""
+    """Describe how the table was measured."""
     number = subject.plain.records[0].final.get("clients", 0)
     several = len(rows) > 1
     lacking = subject.has(MISSED) and several and not any(client_means(by_seed(subject.plain, MISSED)))
@@ -115,7 +115,7 @@ def method_note(subject: Subject, methods: Grid) -> str:
 
 
 def bias(subject: Subject) -> str:
-    """Say who loses most under the smallest budget, and how the gap between groups changes; empty if unknown."""
+    """Name who loses most under the smallest budget, and the gap between groups; empty if neither is known."""
     plain, cell, budget, measure = subject.plain, subject.private[-1], subject.budgets[-1], subject.measure
     texts = []
     if measure in client_rows(()) and not client_rows(plain.done).empty:

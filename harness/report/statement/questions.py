@@ -219,7 +219,7 @@ def _deployment(subject: Subject) -> list[Answered]:
 
 
 def _beyond(unit: str, site: str) -> str:
-    """Say who is protected less than the unit, or more."""
+    """Name who is protected less than the unit, or more."""
     return {
         "client": f"So also each of its patients or persons, unless they have data at another {site}.",
         "record": "A person with several records is protected less: ε grows with their number.",
@@ -228,7 +228,7 @@ def _beyond(unit: str, site: str) -> str:
 
 
 def _exposed(subject: Subject) -> str:
-    """Say whose the epsilons are."""
+    """Name whose the epsilons are."""
     claim, end = max(subject.claims, key=_epsilon), subject.private[0].records[0].final
     who, middle = most_exposed(claim, end.get("clients")), quantity(claim.get("epsilon_median"), 3)
     if who is None:
@@ -241,7 +241,7 @@ def _exposed(subject: Subject) -> str:
 
 
 def _price(subject: Subject) -> str:
-    """Say what choosing the settings has released."""
+    """Return what choosing the settings has released."""
     searches = [cell.records[0].search for cell in subject.private]
     prices = [search["price"] for search in searches if search and search.get("price")]
     if prices:

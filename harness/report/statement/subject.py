@@ -66,19 +66,19 @@ class Subject:
 
     @cached_property
     def site(self) -> str:
-        """What a client is called: by the name of its column, if that is a word."""
+        """Word for a client: the name of its column, if that is a word."""
         return _word(self._data.get("client"), "site")
 
     @cached_property
     def unit(self) -> str:
-        """What the protected unit is called."""
+        """Word for the protected unit."""
         unit = str(self.claims[0].get("unit"))
         user = self._data.get("user") or self.private[0].spec["privacy"].get("user")
         return {"client": self.site, "user": _word(user, "person")}.get(unit, unit)
 
     @cached_property
     def cases(self) -> str:
-        """What the positive class is called."""
+        """Words for the positive class."""
         positive = self.plain.records[0].tested.get("positive")
         return f"cases ({positive})" if positive else "cases"
 
