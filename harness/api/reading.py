@@ -147,6 +147,7 @@ def write_report(
     baseline: str | None = None,
     target: Mapping[str, float] | None = None,
     pivots: Sequence[Sequence[str]] = (),
+    statement: bool = False,
 ) -> Report:
     """Write tables, pictures and page of a folder or a suite, as ``python -m harness report`` does.
 
@@ -156,6 +157,9 @@ def write_report(
         As in `leaderboard`.
     pivots : sequence of sequences of str
         Tables by two settings: names of rows and columns, and of a measure if there is a third.
+    statement : bool
+        Whether to write two pages for a data protection officer too: ``statement.html`` and, where Chromium or
+        Chrome is installed, ``statement.pdf``.
 
     Returns
     -------
@@ -171,7 +175,7 @@ def write_report(
     store = results_folder(Path(folder))
     tables = tuple(map(read_pivot, pivots))
     spec = report_settings(store, suite, by=by, baseline=baseline, target=target, pivots=tables)
-    return report_folder(store, suite, spec)
+    return report_folder(store, suite, spec, statement=statement)
 
 
 def _ranked(

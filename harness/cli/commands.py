@@ -204,6 +204,12 @@ def _report(to: Parser) -> None:
         action="store_true",
         help="also write a folder paper/: tables, figures, privacy statement, BibTeX",
     )
+    to.add_argument(
+        "--statement",
+        action="store_true",
+        help="also write two pages for a data protection officer: statement.html, and statement.pdf where Chromium "
+        "or Chrome is installed",
+    )
     to.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
 

@@ -104,7 +104,8 @@ def _in_bold(
 
 def report_command(args: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
-    write_all(results_folder(args.dir), args.suite, report_options(args), paper=args.paper)
+    options, store = report_options(args), results_folder(args.dir)
+    write_all(store, args.suite, options, paper=args.paper, statement=args.statement)
     return 0
 
 
@@ -164,14 +165,21 @@ def ranked(args: argparse.Namespace) -> tuple[Results, ReportSpec, pd.DataFrame]
 
 
 def write_all(
-    store: Store, name: str | None, spec: ReportSpec, paper: bool = False, *, as_json: bool = False
+    store: Store,
+    name: str | None,
+    spec: ReportSpec,
+    *,
+    paper: bool = False,
+    statement: bool = False,
+    as_json: bool = False,
 ) -> int:
-    """Write the report of a suite or a folder, with a folder for a paper if asked for.
+    """Write the report of a suite or a folder, with a folder for a paper and a statement if asked for.
 
     Print summary and paths, or the leaderboard as JSON. Return the number of runs that it lacks, as their files are
     damaged.
     """
-    report = report_folder(store, name, replace(spec, figures=(*spec.figures, "pdf")) if paper else spec)
+    spec = replace(spec, figures=(*spec.figures, "pdf")) if paper else spec
+    report = report_folder(store, name, spec, statement=statement)
     damaged = sum(record.status == "damaged" for record in report.results)
     if as_json:
         print(report.leaderboard().to_json(orient="records", indent=1))
@@ -180,6 +188,9 @@ def write_all(
     others = ", ".join(name for name in report.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {report.page}", markup=False)
     out.print(f"Also in {report.folder}: {others}", markup=False, soft_wrap=False)
+    if statement:
+        last = report.files.get("statement.pdf", report.files["statement.html"])
+        out.print(f"Statement: {last}", markup=False)
     if step := next_step(store, name, report.board.frame):
         log.print(step, markup=False)
     if paper:

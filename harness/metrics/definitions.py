@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.metrics.predictions import Predictions, drop_nan
-from harness.metrics.ranking import Floats, hit_rates, ranking
+from harness.metrics.ranking import Floats, Ranking, hit_rates, ranking
 from harness.metrics.registry import metric
 
 if TYPE_CHECKING:
@@ -160,9 +160,12 @@ def sensitivity_95(p: Predictions) -> float | None:
 
     The threshold is chosen on the test samples. Samples at the threshold count as negative.
     """
-    if not p.binary or p.ranking is None:
-        return None
-    score, positive = p.ranking.score, p.ranking.positive
+    return _sensitivity(p.ranking) if p.binary and p.ranking is not None else None
+
+
+def _sensitivity(ranked: Ranking) -> float | None:
+    """Return what `sensitivity_95` is of ranked samples; None without both classes."""
+    score, positive = ranked.score, ranked.positive
     negatives = np.flatnonzero(~positive)
     positives = len(positive) - len(negatives)
     if not (len(negatives) and positives):
@@ -282,8 +285,8 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
     -------
     dict[str, list]
         Columns with an entry per client that has test samples: ``client``; ``n`` and for two classes ``positives``;
-        ``accuracy``; for two classes ``auroc``, None without both; for numbers ``mae``; ``loss``. Columns that do
-        not apply are absent.
+        ``accuracy``; for two classes ``auroc`` and ``sensitivity_95``, with the client's own threshold, None
+        without both; for numbers ``mae``; ``loss``. Columns that do not apply are absent.
     """
     p, size = predictions, len(names)
     n = np.bincount(p.client, minlength=size)
@@ -295,6 +298,7 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
     if p.binary and p.client_aurocs is not None:
         columns["auroc"] = np.full(size, np.nan)
         columns["auroc"][: len(p.client_aurocs)] = p.client_aurocs
+        columns["sensitivity_95"] = np.array([_sensitivity_of(p, client) for client in range(size)])
     if not p.classes:
         columns["mae"] = hit_rates(np.bincount(p.client, weights=p.distance, minlength=size), n)
     if p.loss is not None:
@@ -305,6 +309,14 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
         name: [value if math.isfinite(value) else None for value in values] for name, values in rows.items()
     }
     return {"client": [names[number] for number in present.tolist()], **finite}
+
+
+def _sensitivity_of(p: Predictions, client: int) -> float:
+    """Return the sensitivity of a client's own samples; NaN without both classes."""
+    own = p.client == client
+    ranked = ranking(p.positive_score[own], p.y_true[own] == 1)
+    found = None if ranked is None else _sensitivity(ranked)
+    return math.nan if found is None else found
 
 
 def consensus_distance(rows: Tensor) -> float:

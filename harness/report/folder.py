@@ -12,6 +12,7 @@ import pandas as pd
 from harness.config.report import ReportSpec
 from harness.report.data.results import Results
 from harness.report.html.page import write_report
+from harness.report.statement.page import write_statement
 from harness.report.tables.rows import Board, board_of
 from harness.storage.files import make_own_folder
 from harness.storage.store import RunRecord, Store
@@ -69,8 +70,10 @@ class Report:
         return "".join(f"<figure>{path.read_text(encoding='utf-8')}</figure>" for path in pictures)
 
 
-def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
+def report_folder(store: Store, suite: str | None, spec: ReportSpec, *, statement: bool = False) -> Report:
     """Write the report of a suite, or of all runs of a folder into its folder ``all``.
+
+    ``statement`` also writes that for a data protection officer (`harness.report.statement`).
 
     Raises
     ------
@@ -83,6 +86,7 @@ def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
     commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
     folder = make_own_folder(store.root, suite or "all")
     files = write_report(results, folder, spec, commands=commands)
+    files |= write_statement(results, folder, spec) if statement else {}
     return Report(results, spec, folder, files)
 
 

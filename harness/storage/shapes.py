@@ -256,6 +256,7 @@ class ByClient(Shape):
     positives: list[Whole] | None = None
     accuracy: list[Number | None] | None = None
     auroc: list[Number | None] | None = None
+    sensitivity_95: list[Number | None] | None = None
     mae: list[Number | None] | None = None
     loss: list[Number | None] | None = None
 

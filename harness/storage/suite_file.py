@@ -6,7 +6,8 @@
     "cells": [{"id": ..., "of": 0, "seed": 3}, ...]                      number of its entry, and its seed
 
 `read_suite` returns cells that have all of it, as files of earlier versions do. With 20 seeds a suite of 2,000 runs
-takes a tenth of the bytes, and is read in a fraction of the time, as every spec is checked.
+takes a tenth of the bytes, and is read in a fraction of the time, as every spec is checked. Searches for settings
+are written by column (`harness.storage.tuning_file`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from harness.storage.files import Damaged
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.shapes import SuiteRecord, check_shape
+from harness.storage.tuning_file import pack_tuning, unpack_tuning
 
 
 def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -32,6 +34,8 @@ def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if path.parent.is_symlink():
         raise Damaged(path, "is in a folder that is a link")
     content, seal = read_sealed(path, "suite", "profile", "cells")
+    if content.get("tuning") is not None:
+        content["tuning"] = unpack_tuning(path, content["tuning"])
     check_shape(path, SuiteRecord, content)
     specs = content.pop("specs", ())
     return {**content, "cells": [_whole(cell, specs) for cell in content["cells"]]}, seal
@@ -54,7 +58,8 @@ def write_suite(path: Path, content: Mapping[str, Any]) -> None:
             specs.append(shared)
         cells.append({"id": cell["id"], "of": numbers[kind], "seed": spec["seed"]})
     listed = {"specs": specs, "cells": cells} if specs else {}
-    write_sealed(path, {**content, **listed})
+    tuning = {"tuning": pack_tuning(content["tuning"])} if content.get("tuning") else {}
+    write_sealed(path, {**content, **tuning, **listed})
 
 
 def _whole(cell: dict[str, Any], specs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ GAINS = ("accuracy", "auroc")
 MEASURES = (*GAINS, "loss")  # of clients
 COLUMNS = [
     "id", "suite", "algorithm", "seed", "epsilon_total", "task", "client", "n", "positives", *MEASURES,
-    *(f"{name}_gain" for name in GAINS),
+    "sensitivity_95", *(f"{name}_gain" for name in GAINS),
 ]  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     -------
     pd.DataFrame
         Columns: ``id``, ``suite``, ``algorithm``, ``seed``, ``epsilon_total`` and ``task`` of the run; ``client``,
-        ``n``, ``positives``, ``accuracy``, ``auroc`` and ``loss`` on the client's own test samples;
+        ``n``, ``positives``, ``accuracy``, ``auroc``, ``loss`` and ``sensitivity_95`` on its own test samples;
         ``accuracy_gain`` and ``auroc_gain`` over training alone, where the same task and seed have exactly one
         run of `ALONE`. Missing means "does not apply" or "not recorded". Empty if no client has a name.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -65,6 +66,14 @@ class Searched:
         """Number of settings without a figure for the first seed."""
         return sum(trial["values"][0] is None for trial in self.found["trials"])
 
+    @cached_property
+    def _tests_in_order(self) -> list[float]:
+        """Test figures of the settings tried, with the first seed, the one best on the selection samples first."""
+        tried = [(trial["values"][0], trial["tests"][0]) for trial in self.found["trials"]]
+        pairs = [(value, test) for value, test in tried if value is not None and test is not None]
+        pairs.sort(key=lambda pair: pair[0], reverse=better_is_higher(self.tune["metric"]))
+        return [test for _, test in pairs]
+
     def best_of(self, number: int) -> float | None:
         """Return the expected figure on test samples of the best of some settings, with the first seed.
 
@@ -72,15 +81,12 @@ class Searched:
         the selection samples (Dodge et al. 2019, https://doi.org/10.18653/v1/D19-1224, there with one figure for
         both). Settings without a figure are tried and never the best; choices of nothing else are left out.
         """
-        tried = [(trial["values"][0], trial["tests"][0]) for trial in self.found["trials"]]
-        pairs = [(value, test) for value, test in tried if value is not None and test is not None]
-        if not 1 <= number <= len(tried) or not pairs:
+        tests, tried = self._tests_in_order, len(self.found["trials"])
+        if not 1 <= number <= tried or not tests:
             return None
-        pairs.sort(key=lambda pair: pair[0], reverse=better_is_higher(self.tune["metric"]))
-        weights = [math.comb(len(tried) - 1 - place, number - 1) for place in range(len(pairs))]
-        return math.fsum(
-            weight / sum(weights) * test for weight, (_, test) in zip(weights, pairs, strict=True)
-        )
+        weights = [math.comb(tried - 1 - place, number - 1) for place in range(len(tests))]
+        total = sum(weights)
+        return math.fsum(weight / total * test for weight, test in zip(weights, tests, strict=True))
 
 
 def searched(records: Iterable[Any]) -> list[Searched]:

@@ -153,6 +153,7 @@ function read() {
     if (target instanceof HTMLDetailsElement) target.open = true;
     return;
   }
+  if (document.getElementById(location.hash.slice(1))) return; // a part of the page
   const state = new URLSearchParams(location.hash.slice(1));
   for (const table of tables) table.read(state);
 }

@@ -18,7 +18,7 @@ from harness.report.tables.columns import (
     results_first,
 )
 from harness.report.tables.pivot import ordered
-from harness.report.tables.rows import Board, Row, epsilon_text, protection
+from harness.report.tables.rows import Board, Row, epsilon_text, plain, protection
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 
 FACETS = {
@@ -172,13 +172,20 @@ def _task_table(board: Board, beside: Sequence[ShownColumn], by: str, titles: Ma
 
 
 def _below_names(board: Board) -> dict[str, str]:
-    """Return cell -> what stands below its algorithm where name and epsilon do not tell rows apart."""
+    """Return cell -> what stands below its algorithm where name and epsilon do not tell rows apart.
+
+    That is the model, if it does; else all traits.
+    """
     traits = board.variants(("epsilon",))
     shown = Counter((row["algorithm"], epsilon_text(row)) for row in board.rows)
-    return {
-        row["cell"]: traits[row["cell"]] if shown[row["algorithm"], epsilon_text(row)] > 1 else ""
-        for row in board.rows
-    }
+    models = Counter((row["algorithm"], epsilon_text(row), plain("model")(row)) for row in board.rows)
+    below = {}
+    for row in board.rows:
+        name, model = (row["algorithm"], epsilon_text(row)), plain("model")(row)
+        below[row["cell"]] = (
+            "" if shown[name] == 1 else model if models[*name, model] == 1 else traits[row["cell"]]
+        )
+    return below
 
 
 def filter_name(key: str) -> str:

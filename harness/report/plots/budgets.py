@@ -145,9 +145,23 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
 
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:
-    """Return the label of every line: its algorithm and the settings that distinguish it."""
+    """Return the label of every line: its algorithm and the settings that distinguish it.
+
+    Of a part, such as a model, the name is enough if it tells the lines apart.
+    """
     lines = {key: (cells[0].algorithm, key) for key, cells in _lines(panel).items()}
+    telling = distinguishing(lines)
+    by_name = {key: " ".join([lines[key][0], *_by_name(settings)]) for key, settings in telling.items()}
+    if len(set(by_name.values())) == len(by_name):
+        return by_name
     return {
-        key: " ".join([lines[key][0], *map(without_section, settings)])
-        for key, settings in distinguishing(lines).items()
+        key: " ".join([lines[key][0], *map(without_section, settings)]) for key, settings in telling.items()
     }
+
+
+def _by_name(settings: Sequence[str]) -> list[str]:
+    """Return settings without those of parts whose name is among them."""
+    names = {name: value for name, _, value in (text.partition("=") for text in settings)}
+    named = {name.removesuffix("name"): value for name, value in names.items() if name.endswith(".name")}
+    others = (f"{name}={value}" for name, value in names.items() if not name.startswith(tuple(named)))
+    return [*named.values(), *map(without_section, others)]

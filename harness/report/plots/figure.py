@@ -378,7 +378,10 @@ def _area(box: Bbox | None) -> float:
 
 
 def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
-    """Write all formats, without dates or versions; a note goes below."""
+    """Write all formats, without dates or versions; a note goes below.
+
+    Finding the layout takes as long as drawing, so it is that of the first format.
+    """
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
     files = []
@@ -386,4 +389,5 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
         files.append(path.parent / f"{path.name}.{name}")
         with replacing(files[-1]) as temporary:
             figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])
+        figure.set_layout_engine("none")
     return tuple(files)

@@ -36,10 +36,12 @@ def test_every_client_with_samples_has_its_figures():
         "positives": [2, 1],
         "accuracy": [pytest.approx(2 / 3), 0.0],
         "auroc": [0.5, None],
+        "sensitivity_95": [0.5, None],
         "loss": [pytest.approx(0.3), None],
     }
     bare = by_client(predictions(y_pred=None, loss=None), NAMES)
-    assert bare == {"client": ["Rome", "Oslo"], "n": [3, 1], "positives": [2, 1], "auroc": [0.5, None]}
+    ranks = {"auroc": [0.5, None], "sensitivity_95": [0.5, None]}
+    assert bare == {"client": ["Rome", "Oslo"], "n": [3, 1], "positives": [2, 1], **ranks}
 
 
 def test_they_average_to_the_metrics():

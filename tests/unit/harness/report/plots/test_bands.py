@@ -45,6 +45,24 @@ def test_lines_over_budgets_have_bands_of_searches(finalists, noted, bands, tmp_
     assert svg.read_text().count("FillBetweenPolyCollection") == bands
 
 
+def test_lines_are_named_by_their_models(tmp_path):
+    """Not by the settings that only one of the models has, unless they tell lines apart."""
+
+    def legend(*models):
+        runs = [
+            run
+            for number, model in enumerate(models)
+            for epsilon in (1.0, 8.0, None)
+            for run in cell("fedavg", 0.8, epsilon, size=1000 + number, model=model)
+        ]
+        svg = accuracy_against_epsilon(runs, tmp_path / "a")[1]
+        return {text for text in texts_in(svg) if text.startswith("fedavg")}
+
+    mlp = {"name": "mlp", "hidden": [16]}
+    assert legend({"name": "logistic"}, mlp) == {"fedavg logistic", "fedavg mlp"}
+    assert legend(mlp, mlp | {"hidden": [8]}) == {"fedavg hidden=[16]", "fedavg hidden=[8]"}
+
+
 def test_points_by_bytes_say_what_their_bars_are(tmp_path):
     runs = [
         r for b in (0.0, 0.9) for r in cell("fedavg", 0.8, finalists=[], compression=pruned(b), size=2000 + b)

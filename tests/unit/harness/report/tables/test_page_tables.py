@@ -9,6 +9,7 @@ from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.tables import clients
 from harness.report.tables.clients import by_client
+from harness.report.tables.pivot import Grid, Place
 from harness.report.tables.privacy import meaning
 from harness.report.tables.rows import board_of
 from tests.support.records import done, evaluation, partition, private, spec, undone
@@ -157,6 +158,24 @@ def test_names_say_more_where_they_and_epsilon_do_not_tell_rows_apart():
     )
     assert named == [("ditto", ""), ("fedavg", ""), ("fedavg", "lr=0.1"), ("fedavg", "lr=0.2")]
     assert "Variant" not in {column["heading"] for column in task.columns}
+
+
+def test_names_say_the_model_where_that_tells_rows_apart():
+    """What else differs, as a search chose it, is in the provenance."""
+    runs = [
+        done(spec("fedavg", model={"name": name}, lr=lr)) for name, lr in (("logistic", 0.1), ("mlp", 0.3))
+    ]
+    (task,) = table_of(leaderboard(runs)).tables
+    assert {field.also for row in task.rows for field in row["values"] if field.pinned == 1} == {
+        "logistic",
+        "mlp",
+    }
+
+
+def test_columns_of_words_are_told_from_those_of_numbers():
+    texts = {("a", "who"): "fedavg, ditto", ("b", "who"): "", ("a", "far"): "317 kB", ("b", "far"): "none"}
+    places = {key: Place(text, {}, "") for key, text in texts.items()}
+    assert Grid("", "", "", ("a", "b"), ("who", "far", "nothing"), places).worded() == [True, False, False]
 
 
 def test_filters_have_the_names_that_conditions_have():

@@ -1,0 +1,146 @@
+"""The first page of a statement: what privacy costs all clients together, and each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from harness.config.recorded import model_meta
+from harness.core.registry import counted
+from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.results import Cell
+from harness.report.data.tested import seed_pairs
+from harness.report.statement.subject import MISSED, Subject, by_seed, client_means, joined
+from harness.report.tables.costs import headline
+from harness.report.tables.pivot import Grid
+from harness.report.tables.text import in_points, signed
+
+MOST_CLIENTS = 12  # rows; those with the most cases
+FEW = 10  # cases, below which what a client misses is mostly chance
+
+
+class ClientCosts(NamedTuple):
+    """A row of the table: a client's name, its test samples with the cases among them, a text for each column."""
+
+    name: str
+    tested: str
+    texts: list[str]
+
+
+def answers(subject: Subject) -> list[str]:
+    """Return what privacy costs, in sentences."""
+    told = headline(subject.comparison, subject.resolution)
+    if not subject.has(MISSED):
+        return [
+            *filter(None, [told]),
+            "How many cases are missed does not apply: that needs two classes and scores.",
+        ]
+    shares = [f"{_missed(cell):.0f}" for cell in (subject.plain, *subject.private)]
+    at = joined(f"{share} at {budget}" for share, budget in zip(shares[1:], subject.budgets, strict=True))
+    return [
+        *filter(None, [told]),
+        f"If 5 of 100 others may be flagged by mistake, {shares[0]} of 100 {subject.cases} are missed without "
+        "privacy, "
+        f"{at}.",
+    ]
+
+
+def heads(subject: Subject) -> list[str]:
+    """Return the headings of the groups of columns, each of which has a column for every budget."""
+    name = subject.measure.upper() if subject.measure == "auroc" else subject.measure.replace("_", " ")
+    change = f"{name}, then its change{' in points' * in_points(subject.measure)}"
+    return [change, f"of 100 {subject.cases}, missed"] if subject.has(MISSED) else [change]
+
+
+def client_table(subject: Subject) -> list[ClientCosts]:
+    """Return the row of all clients together, and of those with the most cases."""
+    cells, measure = (subject.plain, *subject.private), subject.measure
+    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
+    missed = subject.has(MISSED)
+    texts = [f"{fmean(subject.plain.values(measure).values()):z.3f}"]
+    pairs = [seed_pairs(cell, subject.plain, measure).differences for cell in subject.private]
+    texts += [signed(scale * fmean(own.values()), form) if own else "" for own in pairs]
+    texts += [f"{_missed(cell):.0f}" for cell in cells] if missed else []
+    runs = client_rows(subject.plain.done)
+    if runs.empty or measure not in runs:
+        return [ClientCosts(f"All {subject.site}s", "", texts)]
+    before, after = by_seed(subject.plain, measure), (by_seed(cell, measure) for cell in subject.private)
+    plain = client_means(before)
+    changes = [client_means((own - before)[list(same)]) for own, same in zip(after, pairs, strict=True)]
+    found = [client_means(by_seed(cell, MISSED)) for cell in cells] if missed else []
+    counts = (
+        runs.astype({"n": float, "positives": float}).groupby("client", sort=False)[["n", "positives"]].mean()
+    )
+    rows = [ClientCosts(f"All {subject.site}s", _tested(*counts.sum()), texts)]
+    order = counts.sort_values(["positives", "n"], ascending=False, kind="stable")
+    for client, number, cases in list(order.itertuples())[:MOST_CLIENTS]:
+        own = [f"{plain[client]:z.3f}" if client in plain else ""]
+        own += [signed(scale * change[client], form) if client in change else "" for change in changes]
+        own += [f"{100 * (1 - share[client]):.0f}" if client in share else "" for share in found]
+        rows.append(ClientCosts(f"{client}{' *' * (cases < FEW)}", _tested(number, cases), own))
+    return rows
+
+
+def note(subject: Subject, rows: Sequence[ClientCosts]) -> str:
+    """Describe how the table was measured."""
+    number = subject.plain.records[0].final.get("clients", 0)
+    several = len(rows) > 1
+    lacking = subject.has(MISSED) and several and not any(client_means(by_seed(subject.plain, MISSED)))
+    sentences = [
+        f"Means over {counted(len(subject.plain.done), 'repetition')} with other splits and other noise, on "
+        "records held out. In brackets of the sentences: 95 % intervals.",
+        f"Tested: their number, in brackets the cases. Each {subject.site} has its own threshold, chosen on "
+        f"the same records. *: fewer than {FEW} cases, so mostly chance. Empty: not both cases and others were "
+        "tested."
+        if several
+        else f"Single {subject.site}s have no results of their own here.",
+        f"The {MOST_CLIENTS} {subject.site}s with the most cases are shown."
+        if number > MOST_CLIENTS < len(rows)
+        else "",
+        f"Missed cases of each {subject.site} were not recorded by the version that made these runs."
+        if lacking
+        else "",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def method_note(subject: Subject, methods: Grid) -> str:
+    """Explain the table of methods, with those that are no federation."""
+    pooled = [name for name in methods.rows if model_meta(name).get("pooled")]
+    told = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
+    told += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in methods.rows else []
+    return " ".join([methods.note, *told])
+
+
+def bias(subject: Subject) -> str:
+    """Name who loses most under the smallest budget, and the gap between groups; empty if neither is known."""
+    plain, cell, budget, measure = subject.plain, subject.private[-1], subject.budgets[-1], subject.measure
+    texts = []
+    if measure in client_rows(()) and not client_rows(plain.done).empty:
+        change = client_means(by_seed(cell, measure) - by_seed(plain, measure))
+        if len(change) > 1:
+            worst, best = (end(change, key=change.__getitem__) for end in (min, max))
+            told = {name: signed(100 * change[name], "+.1f") for name in (worst, best)}
+            texts.append(
+                f"At {budget}, {worst} changes by {told[worst]} points of {measure.upper()}, {best} by "
+                f"{told[best]}."
+            )
+    gaps = [list(one.values("eqopp").values()) for one in (plain, cell)]
+    if subject.sensitive and all(gaps):
+        texts.append(
+            f"The largest gap between groups of {subject.sensitive} in the share of cases found is "
+            f"{100 * fmean(gaps[0]):.1f} points without privacy and {100 * fmean(gaps[1]):.1f} at {budget}."
+        )
+    elif texts:
+        texts.append("Groups of people were not compared: no column names them (data.sensitive).")
+    return " ".join(texts)
+
+
+def _missed(cell: Cell) -> float:
+    return 100 * (1 - fmean(cell.values(MISSED).values()))
+
+
+def _tested(number: float, cases: float) -> str:
+    return f"{number:.0f}" + ("" if math.isnan(cases) else f" ({cases:.0f})")

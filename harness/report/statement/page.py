@@ -1,0 +1,109 @@
+"""The files of a statement: a page that prints on two sheets a data set, and a PDF where a browser is installed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.config.report import ReportSpec
+from harness.core.registry import UserError
+from harness.report.data.resolution import Resolution
+from harness.report.data.results import Results
+from harness.report.data.specs import is_compressed
+from harness.report.html.templates import template
+from harness.report.statement.costs import answers, client_table, heads, method_note, note
+from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
+from harness.report.statement.subject import Subject
+from harness.report.tables.costs import data_of, method_table
+from harness.report.tables.protection import compare_protection
+from harness.report.tables.rows import board_of
+from harness.storage.files import write_text, writing
+
+log = logging.getLogger(__name__)
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SECONDS = 120  # until a browser is given up
+MOST_BUDGETS = 4
+
+
+def write_statement(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Path]:
+    """Write ``statement.html`` and, where a browser is installed, ``statement.pdf``; return their paths by name.
+
+    Raises
+    ------
+    UserError
+        If no private run can be compared with the same run without privacy.
+    """
+    statements = [_content(subject) for subject in subjects(results, spec)]
+    if not statements:
+        raise UserError(
+            "report --statement: what privacy costs is told by runs with privacy beside the same runs without, and "
+            "there are none. Sweep privacy over null and budgets, as by --sweep privacy.epsilon=null,8,2"
+        )
+    page, pdf = folder / "statement.html", folder / "statement.pdf"
+    text = template("statement.html", Path(__file__).parent).render(
+        statements=statements, unanswered=NOT_ADDRESSED
+    )
+    write_text(page, text)
+    pdf.unlink(missing_ok=True)
+    return {file.name: file for file in (page, pdf) if file is page or print_page(page, pdf)}
+
+
+def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
+    """Yield what is compared on every data set that has private runs and the same runs without privacy.
+
+    Rows that are private and nothing else are preferred, the largest budgets first.
+    """
+    frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
+    resolution = Resolution(results.cells, spec.by)
+    for comparison in compare_protection(results, spec.by, spec.baseline):
+        private = [cell for cell in comparison.protected if cell.privacy() is not None]
+        alone = [cell for cell in private if not is_compressed(cell.spec)]
+        if private:
+            shown = comparison._replace(protected=tuple((alone or private)[:MOST_BUDGETS]))
+            rows = frame[frame["task"] == comparison.plain.task]
+            yield Subject(shown, results, rows, resolution)
+
+
+def _content(subject: Subject) -> dict[str, Any]:
+    """Return what the template shows of a data set."""
+    rows = client_table(subject)
+    methods = method_table(subject.comparison, subject.results, subject.resolution)
+    return {
+        "title": f"{data_of(subject.plain)}, {subject.plain.algorithm}",
+        "site": subject.site,
+        "answers": answers(subject),
+        "measures": heads(subject),
+        "budgets": ["no privacy", *subject.budgets],
+        "rows": rows,
+        "note": note(subject, rows),
+        "methods": methods and methods._replace(note=method_note(subject, methods)),
+        "questions": questions(subject),
+        "annex": annex(subject),
+    }
+
+
+def print_page(page: Path, pdf: Path) -> bool:
+    """Print a page by a browser; return whether there is one that did."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return False
+    with tempfile.TemporaryDirectory() as profile:
+        printed = Path(profile) / pdf.name
+        options = ["--headless", "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={profile}"]
+        options += ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium starts with it only
+        command = [browser, *options, f"--print-to-pdf={printed}", page.resolve().as_uri()]
+        try:
+            subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("%s did not print %s: %s", browser, page, error)
+            return False
+        with writing(pdf):
+            shutil.move(printed, pdf)
+    return True

@@ -1,0 +1,174 @@
+"""The statement for a data protection officer: its figures by hand, and what it says where nothing is known."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from harness.core.registry import UserError
+from harness.report import ReportSpec, Results
+from harness.report.statement import page
+from harness.report.statement.costs import answers, bias, client_table, heads, note
+from harness.report.statement.page import subjects, write_statement
+from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
+from tests.support.records import done, evaluation, private, spec
+
+SPEC = ReportSpec(by="auroc", baseline="fedavg")
+DATA = {"name": "heart", "client": "hospital", "sensitive": "sex"}
+CLAIM = {"adjacency": "replace", "sampling": "full", "unit_most": 0, "units_most": 2, "epsilon_median": 2.0}
+NASTY = "<script>alert(1)</script>"
+
+
+def run(seed, auroc, missed, epsilon=None, names=("Bern", "Köln"), **claim):
+    """Return a run of two hospitals: Bern with 40 cases, 0.1 above the mean, and Köln with 4."""
+    line = evaluation(20, 1000, epsilon, auroc=auroc, sensitivity_95=1 - missed, eqopp=missed / 2)
+    line["privacy"] = line["privacy"] and {**line["privacy"], **CLAIM, **claim}
+    protection = private(epsilon) if epsilon else None
+    record = done(spec("fedavg", seed, data=DATA, privacy=protection), line)
+    by_client = {
+        "client": list(names),
+        "n": [100, 10],
+        "positives": [40, 4],
+        "accuracy": [0.8, 0.8],
+        "auroc": [auroc + 0.1, None if seed else auroc - 0.1],
+        "sensitivity_95": [1 - missed, None],
+        "loss": [0.5, 0.5],
+    }
+    final = {
+        "by_client": by_client,
+        "clients": 2,
+        "public": ["client sizes"],
+        "not_covered": ["test samples"],
+    }
+    return replace(record, final=final, tested={"positive": "ill", "samples": 110})
+
+
+def records(**claim):
+    """Without privacy AUROC 0.80 and 20 of 100 missed; at ε 2 three points less and 35 missed."""
+    offsets = (0.0, 0.01, -0.01, 0.02, -0.02)
+    plain = [run(seed, 0.8 + off, 0.2) for seed, off in enumerate(offsets)]
+    return plain + [run(seed, 0.77 + off, 0.35, 2.0, **claim) for seed, off in enumerate(offsets)]
+
+
+def subject(made=None):
+    (found,) = subjects(Results(records() if made is None else made), SPEC)
+    return found
+
+
+def told(one):
+    """Return question -> answer."""
+    return {each.question: each.answer for part in questions(one).values() for each in part}
+
+
+def test_the_costs_are_those_of_the_runs():
+    """Bern is paired by five seeds, Köln by the one in which it has an AUROC."""
+    one = subject()
+    together, bern, cologne = client_table(one)
+    assert together == ("All hospitals", "110 (44)", ["0.800", "-3.0", "20", "35"])
+    assert bern == ("Bern", "100 (40)", ["0.900", "-3.0", "20", "35"])
+    assert cologne == ("Köln *", "10 (4)", ["0.700", "-3.0", "", ""])
+    assert heads(one) == ["AUROC, then its change in points", "of 100 cases (ill), missed"]
+    cost, missed = answers(one)
+    assert cost.startswith("On heart, ε = 2 costs 3.0 points of AUROC")
+    assert missed == (
+        "If 5 of 100 others may be flagged by mistake, 20 of 100 cases (ill) are missed without privacy, 35 at ε 2."
+    )
+
+
+def test_records_without_missed_cases_say_so():
+    made = records()
+    for record in made:
+        del record.final["by_client"]["sensitivity_95"]
+    one = subject(made)
+    rows = client_table(one)
+    assert rows[1].texts == ["0.900", "-3.0", "", ""] and "were not recorded" in note(one, rows)
+    for record in made:
+        record.rounds[-1]["metrics"]["sensitivity_95"] = None
+    one = subject(made)
+    assert len(heads(one)) == 1 and "does not apply" in answers(one)[1]
+
+
+def test_sites_without_names_have_no_rows():
+    made = [replace(record, final={"clients": 2}) for record in records()]
+    one = subject(made)
+    rows = client_table(one)
+    assert [row.name for row in rows] == ["All hospitals"] and "no results of their own" in note(one, rows)
+
+
+def test_answers_speak_of_the_unit_and_whom_it_leaves_out():
+    """At ε 2 an attacker is right at most exp(2) / (1 + exp(2)) = 88.08 % of the time."""
+    answered = told(subject())
+    assert "88.08 % (ε 2)" in answered["What is promised?"]
+    assert "any one hospital" in answered["What is promised?"]
+    assert answered["Does it hold for all alike?"] == "Yes: ε is that of every hospital."
+    assert "The largest gap between groups of sex" in answered["Who bears the cost?"]
+    assert "test samples" in answered["What does ε not cover?"]
+    assert "How settings were chosen is not recorded" in answered["What do all releases together reveal?"]
+    record = told(subject(records(unit="record", units_most=1, epsilon_median=0.5)))
+    assert "A person with several records is protected less" in record["Whom does it protect?"]
+    assert record["Does it hold for all alike?"] == "No: the largest ε is that of Bern; the median is 0.5."
+    assert "own hospital has the data" in record["Whom must one trust?"]
+
+
+def test_a_weak_guarantee_is_called_so():
+    assert "next to nothing" in told(subject(records(epsilon_total=8.0)))["What is promised?"]
+    assert "next to nothing" not in told(subject())["What is promised?"]
+    endless = told(subject(records(epsilon_total="inf")))
+    assert "right at most always" in endless["What is promised?"]
+
+
+def test_what_no_record_answers_is_not_addressed():
+    open_questions = [question for question, answer in told(subject()).items() if NOT_ADDRESSED in answer]
+    assert open_questions == [
+        "Was it attacked?",
+        "Who has access, and how are data secured?",
+        "How were the data collected, and with what consent?",
+    ]
+
+
+def test_the_price_of_the_search_is_told():
+    price = {"runs": 96, "unfinished": 0, "epsilon": 12.345}
+    search = {
+        "number": 0,
+        "paths": [],
+        "trials": [{"values": [0.5]}] * 3,
+        "chosen": None,
+        "epsilon": None,
+        "price": price,
+    }
+    tune = {"metric": "auroc", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
+    made = [replace(record, search={**search, "tune": tune}) for record in records()]
+    text = told(subject(made))["What do all releases together reveal?"]
+    assert "made 96 private runs on top: ε = 12.4 together" in text, "a bound is rounded up"
+
+
+def test_the_annex_has_the_settings():
+    assert "rounds 20, clip 10.0" in {each.question: each.answer for each in annex(subject())}["Settings"]
+
+
+def test_the_page_escapes_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "BROWSERS", ())
+    made = records()
+    for record in made:
+        record.final["by_client"]["client"] = [NASTY, "Köln"]
+    files = write_statement(Results(made), tmp_path, SPEC)
+    text = files["statement.html"].read_text()
+    assert list(files) == ["statement.html"], "nothing prints it"
+    assert NASTY not in text and "&lt;script&gt;" in text
+
+
+def test_without_a_comparison_it_is_refused(tmp_path):
+    with pytest.raises(UserError, match="Sweep privacy over null"):
+        write_statement(Results(records()[:5]), tmp_path, SPEC)
+
+
+def test_a_broken_browser_leaves_the_page(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(page, "BROWSERS", ("false",))
+    (tmp_path / "statement.pdf").write_text("of an earlier report")
+    assert list(write_statement(Results(records()), tmp_path, SPEC)) == ["statement.html"]
+    assert "did not print" in caplog.text and not (tmp_path / "statement.pdf").exists()
+
+
+def test_smallest_budget_decides_who_bears_the_cost():
+    text = bias(subject())
+    assert text.startswith("At ε 2, ") and re.search(r"17\.5 at ε 2\.$", text)
