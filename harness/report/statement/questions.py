@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from harness.core.registry import counted
 from harness.report.data.clients import client_names
-from harness.report.data.leaderboard import most_exposed, named
+from harness.report.data.exposed import most_exposed
 from harness.report.statement.costs import bias
 from harness.report.statement.subject import Subject, joined
 from harness.report.tables.costs import data_of
@@ -233,9 +233,9 @@ def _exposed(subject: Subject) -> str:
     who, middle = most_exposed(claim, end.get("clients")), quantity(claim.get("epsilon_median"), 3)
     if who is None:
         return "Not recorded."
-    if who == "all clients":
+    if who.number is None:
         return f"Yes: ε is that of every {subject.site}."
-    name = named(who, client_names(end))
+    name = who.text(client_names(end))
     even = not is_uneven(claim.get("epsilon_total"), claim.get("epsilon_median"))
     return f"{'Nearly' if even else 'No'}: the largest ε is that of {name}; the median is {middle}."
 
