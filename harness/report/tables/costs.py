@@ -104,8 +104,11 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
         "the spread over seeds is in the table of all rows.",
         f"{counted(more, 'more method')} there." if more else "",
     ]
+    models = {name: str(part_name(next(iter(rows[name].values())).spec.get("model"))) for name in shown}
     texts = {
-        name: [_with_change(rows[name], head, heads[0], measure, resolution) for head in heads]
+        name if len(set(models.values())) == 1 else f"{name} {models[name]}": [
+            _with_change(rows[name], head, heads[0], measure, resolution) for head in heads
+        ]
         for name in shown
     }
     title = f"What privacy and compression cost every method on {data_of(plain)}"

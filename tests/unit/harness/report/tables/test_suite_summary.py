@@ -152,6 +152,20 @@ def test_a_method_of_one_s_own_is_first_of_at_most_ten():
     assert "2 more methods there." in " ".join(printed(records, baseline="m00").split())
 
 
+def test_methods_with_different_models_are_named_with_them():
+    records = [*ladder(), *ladder("fedrep")]
+    same = printed(records, width=120)
+    own = [
+        replace(record, spec=record.spec | {"model": {"name": "mlp", "hidden": [8]}})
+        if record.spec["algorithm"]["name"] == "fedrep"
+        else record
+        for record in records
+    ]
+    different = printed(own, width=120)
+    assert "fedrep mlp" in different and "fedavg logistic" in different
+    assert "fedavg logistic" not in same
+
+
 def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
     assert "Omitted" in printed(ladder()) and "change, points" in printed(ladder())
     many = [one for name in ("fedavg", "fedprox", "scaffold", "sagda") for one in ladder(name)]
