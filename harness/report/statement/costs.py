@@ -10,6 +10,7 @@ from typing import NamedTuple
 from harness.config.recorded import model_meta
 from harness.core.registry import counted
 from harness.report.data.clients import ALONE, client_rows
+from harness.report.data.privacy_change import change_from
 from harness.report.data.results import Cell
 from harness.report.data.tested import seed_pairs
 from harness.report.statement.subject import MISSED, Subject, by_seed, client_means, joined
@@ -61,7 +62,10 @@ def client_table(subject: Subject) -> list[ClientCosts]:
     missed = subject.has(MISSED)
     texts = [f"{fmean(subject.plain.values(measure).values()):z.3f}"]
     pairs = [seed_pairs(cell, subject.plain, measure).differences for cell in subject.private]
-    texts += [signed(scale * fmean(own.values()), form) if own else "" for own in pairs]
+    total = [
+        change_from(subject.plain, cell, measure, subject.resolution.procedures) for cell in subject.private
+    ]
+    texts += [signed(scale * change.mean, form) if change else "" for change in total]
     texts += [f"{_missed(cell):.0f}" for cell in cells] if missed else []
     runs = client_rows(subject.plain.done)
     if runs.empty or measure not in runs:
@@ -108,9 +112,10 @@ def note(subject: Subject, rows: Sequence[ClientCosts]) -> str:
 
 def method_note(subject: Subject, methods: Grid) -> str:
     """Explain the table of methods, with those that are no federation."""
-    pooled = [name for name in methods.rows if model_meta(name).get("pooled")]
+    algorithms = {cell.algorithm for cell in subject.results.cells if cell.task == subject.plain.task}
+    pooled = sorted(name for name in algorithms if model_meta(name).get("pooled"))
     told = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
-    told += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in methods.rows else []
+    told += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in algorithms else []
     return " ".join([methods.note, *told])
 
 

@@ -11,7 +11,7 @@ from harness.report.statement import page
 from harness.report.statement.costs import answers, bias, client_table, heads, note
 from harness.report.statement.page import subjects, write_statement
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
-from tests.support.records import done, evaluation, private, spec
+from tests.support.records import done, evaluation, private, searched, spec
 
 SPEC = ReportSpec(by="auroc", baseline="fedavg")
 DATA = {"name": "heart", "client": "hospital", "sensitive": "sex"}
@@ -58,6 +58,15 @@ def subject(made=None):
 def told(one):
     """Return question -> answer."""
     return {each.question: each.answer for part in questions(one).values() for each in part}
+
+
+def test_the_first_row_costs_what_the_sentence_says():
+    """A searched row with further seeds counts all of them, as the sentence does: their mean is a point lower."""
+    further = [run(seed, 0.75, 0.35, 2.0) for seed in range(5, 10)]
+    plain, private_runs = records()[:5], [*records()[5:], *further]
+    one = subject([*searched(plain, metric="auroc"), *searched(private_runs, metric="auroc", number=1)])
+    assert answers(one)[0].startswith("On heart, ε = 2 costs 4.0 points of AUROC")
+    assert client_table(one)[0].texts[1] == "-4.0"
 
 
 def test_the_costs_are_those_of_the_runs():
