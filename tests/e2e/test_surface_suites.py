@@ -1,7 +1,6 @@
 """Suites tuned by a surface: what is run, what is chosen, what is kept, and that it can be interrupted."""
 
 import csv
-import json
 
 import pytest
 import yaml
@@ -9,7 +8,7 @@ import yaml
 from harness.cli.parser import main
 from harness.config import code
 from harness.executors.tuning.suite import Tuning
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 from tests.support.written import blank
 
 SUITE = {
@@ -51,7 +50,7 @@ def suite(folder, *options, out="out", **tune):
 
 
 def kept(folder, out="out"):
-    return json.loads((folder / out / "tuned" / "suite.json").read_text())
+    return read_suite(folder / out / "tuned" / "suite.json")[0]
 
 
 def by_method(searches):

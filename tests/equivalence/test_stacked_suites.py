@@ -309,7 +309,8 @@ def test_a_failing_run_does_not_fail_its_neighbors(tmp_path, monkeypatch):
     monkeypatch.setattr(FedAvg, "round", broken)
     outcomes = run_all(specs, tmp_path / "stacked", execution=STACKED)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
-    assert outcomes[1].reason == "ZeroDivisionError: seed 1 (test_stacked_suites.py, line 303, in broken)"
+    line = broken.__code__.co_firstlineno + 2
+    assert outcomes[1].reason == f"ZeroDivisionError: seed 1 (test_stacked_suites.py, line {line}, in broken)"
     found, straight = written(tmp_path / "stacked"), written(tmp_path / "straight")
     for outcome in (outcomes[0], outcomes[2]):
         own = [path for path in straight if outcome.id in path]
