@@ -85,7 +85,7 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
             alone = [cell for cell in members if not is_compressed(cell.spec)]
             every = alone or members
             shown = [*every[: MOST_BUDGETS - 1], every[-1]] if len(every) > MOST_BUDGETS else every
-            apart = ", ".join(f"{KIND[place]} {kind[place] or 'none'}" for place in differing)
+            apart = ", ".join(f"{KIND[place]} {kind[place]}" for place in differing if kind[place])
             told = comparison._replace(protected=tuple(shown))
             yield Subject(told, results, rows, resolution, apart, len(every) - len(shown))
 

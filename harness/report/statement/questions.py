@@ -249,7 +249,7 @@ def _promise(subject: Subject) -> str:
         filter(
             None,
             [
-                f"A limit to what whoever sees {_sent(first)} learns about {about}, whatever else they "
+                f"A limit to what anybody learns about {about} from {_sent(first)}, whatever else they "
                 f"know{secret}. Guessing between two data sets that differ in one, they are right at most "
                 f"{joined(chances.values())} of the time; a blind guess is right 50 %.",
                 "Near 100 % next to nothing is excluded." if any(map(_is_weak, subject.claims)) else "",

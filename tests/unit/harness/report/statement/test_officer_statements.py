@@ -148,9 +148,9 @@ def test_extrapolated_noise_promises_nothing():
 @pytest.mark.parametrize(
     ("claim", "seen"),
     [
-        ({"placement": "central"}, "sees what the server sends learns"),
-        ({"placement": "local"}, "sees all that is sent learns"),
-        ({"placement": "distributed"}, "sees the sums that the server learns learns"),
+        ({"placement": "central"}, "any one hospital from what the server sends"),
+        ({"placement": "local"}, "any one hospital from all that is sent"),
+        ({"placement": "distributed"}, "any one hospital from the sums that the server learns"),
     ],
 )
 def test_the_promise_is_about_what_noise_protects(claim, seen):
