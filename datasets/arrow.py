@@ -260,7 +260,15 @@ def _cells(
         raise DataError(f"{what} holds {kind}, neither numbers nor text; leave it out with drop={name}")
     numeric = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
     numeric = np.where(missing, np.nan, numeric / MICROSECONDS if timed else numeric)
-    return mark_missing(number_cells(what, numeric, missing)._replace(dates=timed), reading)
+    read = number_cells(what, numeric, missing)._replace(dates=timed)
+    marked = mark_missing(read, reading)
+    if timed and (wrong := marked.missing & ~missing).any():  # 9999 is a day of 1997
+        day = np.datetime64(int(numeric[wrong][0]), "D")
+        raise DataError(
+            f"{what} holds dates, and na would take {day}, day {numeric[wrong][0]:.0f} since 1970, for missing; "
+            "give the columns of numbers map in place of na"
+        )
+    return marked
 
 
 def _plain_type(column: Any) -> Any:

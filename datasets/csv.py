@@ -58,7 +58,9 @@ def read_columns(path: Path, reading: Reading) -> Content:
     except LookupError as error:
         raise DataError(f"encoding: {error}; give one that Python knows, such as utf-8 or cp1252") from error
     hint = HINT.match(text)
-    text = _below(path, text[hint.end() :] if hint else text, reading)
+    if hint:
+        text = "\n" * len(LINE_END.findall(hint[0])) + text[hint.end() :]  # lines keep their numbers
+    text = _below(path, text, reading)
     delimiter = reading.delimiter or (hint[1] if hint else _delimiter(text))
     width = _width(path, text, delimiter)
     check_shape(path, text.count("\n") or text.count("\r"), width)
@@ -101,15 +103,25 @@ def _encodings(raw: bytes, start: int) -> str:
 def _below(path: Path, text: str, reading: Reading) -> str:
     """Return what stands from the header on; raise `DataError` if a title stands above it without a word."""
     if reading.header is None:
-        lines = LINE_END.split(QUOTED.sub("quoted", text[:HEAD]), TITLES)[:TITLES]
+        lines = LINE_END.split(QUOTED.sub(_plain, text[:HEAD]), TITLES)[:TITLES]
+        lines = [part for line in lines for part in line.split("\0")]
         signs = reading.delimiter or f"{DELIMITERS}|"
         filled = [max(([*filter(str.strip, line.split(sign))] for sign in signs), key=len) for line in lines]
         refuse_title(path, [(cells[0].strip(" ,;\t|") if cells else "", len(cells)) for cells in filled])
+        return text
+    if reading.header == 1:  # split takes 0 for all lines
         return text
     lines = LINE_END.split(text, reading.header - 1)
     if len(lines) < reading.header:
         raise DataError(f"{path} has {len(lines)} lines; header={reading.header} is none of them")
     return lines[-1]
+
+
+def _plain(quoted: re.Match[str]) -> str:
+    """Return quoted text without separators, which moves what stands below its line ends down as these do."""
+    inside = re.sub(r"[^\w\s]|\t", " ", quoted[0]).strip()
+    first, *more = LINE_END.split(inside)
+    return " ".join([first, *more]) + "\0" * len(more)
 
 
 def _width(path: Path, text: str, delimiter: str) -> int:

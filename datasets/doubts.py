@@ -19,6 +19,8 @@ from datasets.numerals import values_of
 
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
 MANY = 20  # different numbers of a label, above which they look like a quantity
+#: Days since 1970 from 1800 to 2200, outside of which dates are placeholders.
+PLAUSIBLE = (-62_091, 84_006)
 WIDE = 50  # values of a text column, above which the number of its features is said
 #: Different numbers with one unit, or after a sign such as <, below which they look like categories.
 FEW_UNITS = 10
@@ -77,6 +79,11 @@ def kind_problem(name: str, cells: Cells, *, tells_apart: bool, typed: bool) -> 
                 f"text with text={name}"
             )
         return ""
+    if cells.undated:
+        return (
+            f"most of the column {name!r} is dates, but {cells.undated}; correct it, give na with that text if "
+            f"it stands for nothing, or set text={name}"
+        )
     counts = Counter(cells.values[~cells.missing].tolist())
     rest = {value: count for value, count in counts.items() if not stands_for_nothing(value)}
     numeric = {value: match for value in rest if (match := _number_match(value))}
@@ -188,6 +195,8 @@ def warn_of_doubts(
 
 def _numbers(name: str, cells: Cells) -> list[str]:
     """Return what is unusual about a column of numbers."""
+    if cells.dates:
+        return _placeholders(name, cells)
     remarks = _sentinel(name, cells)
     if cells.codes:
         both = " as ".join(cells.codes)
@@ -201,6 +210,18 @@ def _numbers(name: str, cells: Cells) -> list[str]:
             "thousands, give thousands=.&decimal=,"
         )
     return remarks if (cells.values % 1).any() else remarks + _identifier(name, cells.values.tolist())
+
+
+def _placeholders(name: str, cells: Cells) -> list[str]:
+    """Return a line about dates of other centuries, which often stand for an open end or a typing error."""
+    days = np.floor(cells.values[~cells.missing])
+    far = days[(days < PLAUSIBLE[0]) | (days >= PLAUSIBLE[1])]
+    if not len(far):
+        return []
+    return [
+        f"the column {name!r} has dates such as {np.datetime64(int(far[0]), 'D')} in {len(far)} rows, far from all "
+        "others; if they stand for missing cells, give na with their text, or leave them empty in the file"
+    ]
 
 
 def _constant(name: str, cells: Cells) -> str:

@@ -35,7 +35,7 @@ class Cells(NamedTuple):
 
     ``codes`` is a text with leading zeros that was read as a number, and another text of the same number, if any.
     ``grouped`` is a text whose point may separate thousands, if all texts with a point are like it. ``dates`` says
-    that the numbers are days since 1970.
+    that the numbers are days since 1970. ``undated`` says why a column stays text of which most are dates.
     """
 
     values: Column
@@ -43,6 +43,7 @@ class Cells(NamedTuple):
     codes: tuple[str, ...] = ()
     grouped: str = ""
     dates: bool = False
+    undated: str = ""
 
     @property
     def numeric(self) -> bool:
@@ -157,7 +158,8 @@ def refuse_title(where: object, lines: Sequence[tuple[str, int]]) -> None:
     if number is not None and filled[0][2] == 1:
         raise DataError(
             f"{where}: the first line holds one cell, {filled[0][1][:40]!r}, as a title does; if the names of the "
-            f"columns are in line {number}, set header={number}"
+            f"columns are in line {number}, set header={number}; if they are in line {filled[0][0]}, set "
+            f"header={filled[0][0]}"
         )
 
 

@@ -106,4 +106,11 @@ def _cells(what: str, column: NDArray[np.object_], reading: Reading, kind: Kind)
     read = read_texts(what, signs, reading, kind)
     if any(isinstance(cell, float) for cell in cells):
         read = read._replace(grouped="")  # points of Excel's numbers are decimal
-    return read if read.numeric else read_texts(what, texts, reading, "text")
+    days = [isinstance(cell, datetime | date) for cell in present]
+    if read.dates and not all(days) and any(days):
+        words = next(cell for cell in present if not isinstance(cell, datetime | date))
+        raise DataError(
+            f"{what} holds dates of Excel and dates as text, such as {words!r}; Excel may have exchanged day "
+            "and month in those that it took for dates, so make all of them text, or all dates"
+        )
+    return read if read.numeric else read_texts(what, texts, reading, "text")._replace(undated=read.undated)

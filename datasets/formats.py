@@ -189,7 +189,10 @@ class Reading(NamedTuple):
             several = value if name == "na" and isinstance(value, list | tuple) else [value]
             if not all(isinstance(text, str) for text in several):
                 raise DataError(f"{name}: a text is needed, given {value!r}")
-        if (written := settings.get("dates")) is not None and sorted(re.split(r"[-/. ]", written)) != PARTS:
+        if (written := settings.get("dates")) is not None and (
+            sorted(re.split(r"[-/. ]", written)) != PARTS
+            or written == "yyyy-dd-mm"  # which looks like ISO 8601
+        ):
             raise DataError(
                 f"dates is {written!r}; give an order and signs, such as {', '.join(WRITTEN_DATES)}"
             )

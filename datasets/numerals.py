@@ -16,6 +16,7 @@ from datasets.formats import Reading
 FIRST = 100  # cells of a column that are looked at before the others
 MICROSECONDS = 86_400e6  # of a day
 ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
+ZONE = re.compile(r"[ T].*(Z|[+-]\d\d(:?\d\d)?)$")  # of a date with a time
 GROUPED = re.compile(r"0|-?[1-9]\d{0,2}(\.\d{3})?")  # a number that may have a point between thousands
 MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
 
@@ -67,24 +68,22 @@ def read_texts(
     values: Column = np.array(texts, dtype=object)
     if kind == "text":
         return Cells(values, missing)
-    dates = _iso(values[~missing], reading) if kind == "number" or reading.dates else None
-    if dates is None and kind == "guess" and np.isnan(values_of(values[~missing][:FIRST], reading)).any():
-        return Cells(values, missing)  # most text is known by its first cells
+    days, undated = _days(values, missing, reading) if kind == "number" or reading.dates else (None, "")
+    if days is None and kind == "guess" and np.isnan(values_of(values[~missing][:FIRST], reading)).any():
+        return Cells(values, missing, undated=undated)  # most text is known by its first cells
     candidates = np.where(missing, np.nan, values)
-    if dates is None:
-        numeric = values_of(candidates, reading)
-    else:
-        numeric = np.full(len(values), np.nan)
-        numeric[~missing] = _days(dates)
+    numeric = values_of(candidates, reading) if days is None else days
     wrong = np.isnan(numeric) & ~missing
     if wrong.any():
         if kind == "guess":
-            return Cells(values, missing)
+            return Cells(values, missing, undated=undated)
+        if undated:
+            raise DataError(f"{what} needs dates, as in training; {undated}")
         row = int(wrong.argmax())
         raise DataError(
             f"{what} needs numbers, as in training; row {row + 1} below the header has {texts[row]!r}"
         )
-    if dates is not None:
+    if days is not None:
         return number_cells(what, numeric, missing)._replace(dates=True)
     cells = mark_missing(number_cells(what, numeric, missing), reading)
     grouped = _grouped(values[~missing].tolist()) if reading.usual else ""
@@ -99,30 +98,54 @@ def _grouped(texts: Sequence[str]) -> str:
     return points[0] if len(points) > 1 else ""
 
 
-def _iso(texts: Column, reading: Reading) -> Column | None:
-    """Return dates as year, month and day; None if a text is no date, or there is none."""
+def _days(
+    texts: Column, missing: NDArray[np.bool_], reading: Reading
+) -> tuple[NDArray[np.float64] | None, str]:
+    """Return dates as the days since 1970 (UTC), as they are read from Parquet, NaN where one is missing.
+
+    Returns
+    -------
+    days : ndarray or None
+        None if a text is no date, or there is none.
+    undated : str
+        Why there are no days although most texts are dates.
+    """
+    import pandas as pd  # slow to import; most data sets do without it
+
+    present = texts[~missing]
+    iso = _iso(present, reading)
+    zoned = np.array([bool(text and ZONE.search(text)) for text in iso], dtype=bool)
+    if not any(iso):
+        return None, ""
+    stamps = pd.to_datetime(pd.Series(iso, dtype=object), format="ISO8601", errors="coerce", utc=True)
+    times = stamps.dt.tz_localize(None).to_numpy("datetime64[us]")
+    known = ~np.isnat(times)
+    if not known.all():
+        wrong = f"{present[known.argmin()]!r} is no date written {reading.dates or 'yyyy-mm-dd'}"
+        return None, wrong if 2 * known.sum() > len(known) else ""
+    if zoned.any() and not zoned.all():
+        return None, f"{present[zoned.argmin()]!r} has no time zone, and others have one"
+    days = np.full(len(texts), np.nan)
+    days[~missing] = times.astype(np.int64) / MICROSECONDS
+    return days, ""
+
+
+def _iso(texts: Column, reading: Reading) -> list[str | None]:
+    """Return dates as year, month and day, with their times; None for each text that is no date."""
     parts = re.split(r"([-/. ])", reading.dates or "yyyy-mm-dd")
     digits = {"dd": r"(?P<day>\d\d?)", "mm": r"(?P<month>\d\d?)", "yyyy": r"(?P<year>\d{4})"}
     written = re.compile(
-        "".join(digits.get(part, re.escape(part)) for part in parts) + r"(?P<time>[ T]\d.*)?"
+        "".join(digits.get(part, re.escape(part)) for part in parts) + r"(?P<time>[ T]\d\d?:\d\d.*)?"
     )
-    dates = []
-    for text in texts:
-        if not ISO.match(text):
-            if (found := written.fullmatch(text)) is None:
-                return None
-            text = f"{found['year']}-{found['month']:>02}-{found['day']:>02}{found['time'] or ''}"
-        dates.append(text)
-    return np.array(dates, dtype=object) if dates else None
 
+    def one(text: str) -> str | None:
+        if ISO.match(text):
+            return text
+        if (found := written.fullmatch(text)) is None:
+            return None
+        return f"{found['year']}-{found['month']:>02}-{found['day']:>02}{found['time'] or ''}"
 
-def _days(dates: Column) -> NDArray[np.float64]:
-    """Return dates as the days since 1970 (UTC), as they are read from Parquet, NaN where there is none."""
-    import pandas as pd  # slow to import; most data sets do without it
-
-    stamps = pd.to_datetime(pd.Series(dates, dtype=object), format="ISO8601", errors="coerce", utc=True)
-    times = stamps.dt.tz_localize(None).to_numpy("datetime64[us]")
-    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / MICROSECONDS)
+    return list(map(one, texts.tolist()))
 
 
 def mark_missing(cells: Cells, reading: Reading) -> Cells:

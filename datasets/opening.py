@@ -324,6 +324,19 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
             else f"{part.path}: the column {name!r} is text there, such as {examples}, and numbers in "
             f"{number.path}; give map, as in map: {{{name}: {{{next(iter(words))}: ...}}}}, or text={name}"
         )
+    if len({one.dates for one in cells if not one.missing.all()}) > 1:
+        dated, other = (
+            next(
+                part
+                for part, one in zip(parts, cells, strict=True)
+                if one.dates == wanted and not one.missing.all()
+            )
+            for wanted in (True, False)
+        )
+        raise DataError(
+            f"{other.path}: the column {name!r} is numbers there, and dates in {dated.path}, which are read as "
+            f"days since 1970; write dates in both, or give drop={name}"
+        )
     if kind == "guess":
         _compare(name, parts, cells, is_label=is_label)
     is_number = numeric == {True} or (not numeric and kind != "text")
@@ -338,7 +351,8 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
     grouped = next((one.grouped for one in cells if one.grouped), "")
     dates = any(one.dates for one in cells)
     missing = np.concatenate([one.missing for one in cells])
-    return Cells(np.concatenate(values), missing, codes, grouped, dates)
+    undated = next((one.undated for one in cells if one.undated), "")
+    return Cells(np.concatenate(values), missing, codes, grouped, dates, undated)
 
 
 def _compare(name: str, parts: Sequence[Part], cells: Sequence[Cells], *, is_label: bool) -> None:

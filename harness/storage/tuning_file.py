@@ -37,12 +37,12 @@ def unpack_tuning(path: Path, tuning: Any) -> dict[str, Any]:
     Raises
     ------
     Damaged
-        If columns are missing, or differ in length.
+        If columns are missing or differ in length, or a number is that of nothing.
     """
     try:
         settings = tuning.get("settings", ())
         rest = {name: value for name, value in tuning.items() if name != "settings"}
-        return {**rest, "searches": [_unpacked(search, settings) for search in tuning["searches"]]}
+        return {**rest, "searches": [_unpacked(search, settings) for search in _list(tuning["searches"])]}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise Damaged(path, "is damaged: tuning: a column is missing or has another length") from None
 
@@ -70,14 +70,17 @@ def _packed(search: Row, settings: list[dict[str, list[Any]]]) -> dict[str, Any]
 
 def _unpacked(search: Row, settings: Sequence[Mapping[str, list[Any]]]) -> dict[str, Any]:
     columns = search["trials"]
-    finalists = {"finalists": list(map(_with_rows, search["finalists"]))} if "finalists" in search else {}
+    finalists = {}
+    if "finalists" in search:
+        finalists = {"finalists": list(map(_with_rows, _list(search["finalists"])))}
     if not isinstance(columns, dict):
         return {**search, **finalists}
     if isinstance(columns["settings"], int):
-        columns = {**columns, "settings": _rows(settings[columns["settings"]])}
-    if "seeds" in search:
-        seeds = search["seeds"]
-        columns = {**columns, "seeds": [[seeds[number] for number in own] for own in columns["seeds"]]}
+        columns = {**columns, "settings": _rows(_item(settings, columns["settings"]))}
+    if "seeds" in search or "seeds" in columns:
+        seeds = search.get("seeds", ())
+        numbered = [[_item(seeds, number) for number in _list(own)] for own in columns["seeds"]]
+        columns = {**columns, "seeds": numbered}
     rest = {name: value for name, value in search.items() if name != "seeds"}
     return {**rest, **finalists, "trials": _rows(columns)}
 
@@ -96,6 +99,8 @@ def _with_rows(finalist: Row) -> dict[str, Any]:
     metrics = finalist.get("metrics", {})
     if "values" not in metrics:
         return dict(finalist)
+    if not all(type(seed) is int for seed in metrics["seeds"]):
+        raise TypeError("a seed is no number")
     by_seed: dict[str, dict[str, Any]] = {str(seed): {} for seed in metrics["seeds"]}
     for name, column in metrics["values"].items():
         for own, value in zip(by_seed.values(), column, strict=True):
@@ -111,6 +116,19 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _item(items: Sequence[Any], number: Any) -> Any:
+    """Return an item by its number; raise an error for a negative one, which Python counts from the end."""
+    if type(number) is not int or number < 0:
+        raise IndexError(number)
+    return items[number]
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{type(value).__name__} where a list is needed")
+    return value
 
 
 def _short(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ from harness.report.data.tested import seed_pairs
 from harness.report.statement.subject import MISSED, Subject, by_seed, client_means, joined
 from harness.report.tables.costs import headline
 from harness.report.tables.pivot import Grid
-from harness.report.tables.text import in_points, signed
+from harness.report.tables.text import in_points, in_sentence, signed
 
 MOST_CLIENTS = 12  # rows; those with the most cases
 FEW = 10  # cases, below which what a client misses is mostly chance
@@ -77,7 +77,7 @@ def client_table(subject: Subject) -> list[ClientCosts]:
     counts = (
         runs.astype({"n": float, "positives": float}).groupby("client", sort=False)[["n", "positives"]].mean()
     )
-    rows = [ClientCosts(f"All {subject.site}s", _tested(*counts.sum()), texts)]
+    rows = [ClientCosts(f"All {subject.site}s", _tested(*counts.sum(min_count=1)), texts)]
     order = counts.sort_values(["positives", "n"], ascending=False, kind="stable")
     for client, number, cases in list(order.itertuples())[:MOST_CLIENTS]:
         own = [f"{plain[client]:z.3f}" if client in plain else ""]
@@ -100,6 +100,7 @@ def note(subject: Subject, rows: Sequence[ClientCosts]) -> str:
         "tested."
         if several
         else f"Single {subject.site}s have no results of their own here.",
+        f"{counted(subject.more, 'more budget')} in the report." if subject.more else "",
         f"The {MOST_CLIENTS} {subject.site}s with the most cases are shown."
         if number > MOST_CLIENTS < len(rows)
         else "",
@@ -127,11 +128,10 @@ def bias(subject: Subject) -> str:
         change = client_means(by_seed(cell, measure) - by_seed(plain, measure))
         if len(change) > 1:
             worst, best = (end(change, key=change.__getitem__) for end in (min, max))
-            told = {name: signed(100 * change[name], "+.1f") for name in (worst, best)}
-            texts.append(
-                f"At {budget}, {worst} changes by {told[worst]} points of {measure.upper()}, {best} by "
-                f"{told[best]}."
-            )
+            scale, form, points = (100, "+.1f", " points of") if in_points(measure) else (1, "+.3g", "")
+            told = {name: signed(scale * change[name], form) for name in (worst, best)}
+            measured = f"{points} {in_sentence(measure)}" if points else f" in {in_sentence(measure)}"
+            texts.append(f"At {budget}, {worst} changes by {told[worst]}{measured}, {best} by {told[best]}.")
     gaps = [list(one.values("eqopp").values()) for one in (plain, cell)]
     if subject.sensitive and all(gaps):
         texts.append(

@@ -14,13 +14,13 @@ from typing import Any
 from harness.config.report import ReportSpec
 from harness.core.registry import UserError
 from harness.report.data.resolution import Resolution
-from harness.report.data.results import Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import is_compressed
 from harness.report.html.templates import template
 from harness.report.statement.costs import answers, client_table, heads, method_note, note
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
 from harness.report.statement.subject import Subject
-from harness.report.tables.costs import data_of, method_table
+from harness.report.tables.costs import data_of
 from harness.report.tables.protection import compare_protection
 from harness.report.tables.rows import board_of
 from harness.storage.files import write_text, writing
@@ -29,7 +29,19 @@ log = logging.getLogger(__name__)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 120  # until a browser is given up
-MOST_BUDGETS = 4
+MOST_BUDGETS = 4  # columns; of more the largest and the smallest
+#: Fields of a privacy statement in which guarantees of one kind agree.
+KIND = (
+    "unit",
+    "user",
+    "adjacency",
+    "placement",
+    "sampling",
+    "mechanism",
+    "delta",
+    "dropouts",
+    "noise_cohort",
+)
 
 
 def write_statement(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Path]:
@@ -58,25 +70,38 @@ def write_statement(results: Results, folder: Path, spec: ReportSpec) -> dict[st
 def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
     """Yield what is compared on every data set that has private runs and the same runs without privacy.
 
-    Rows that are private and nothing else are preferred, the largest budgets first.
+    Guarantees of different kinds are no budgets of one another, so each kind has its own subject. Rows that are
+    private and nothing else are preferred, the largest budgets first.
     """
     frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
     resolution = Resolution(results.cells, spec.by)
     for comparison in compare_protection(results, spec.by, spec.baseline):
         private = [cell for cell in comparison.protected if cell.privacy() is not None]
-        alone = [cell for cell in private if not is_compressed(cell.spec)]
-        if private:
-            shown = comparison._replace(protected=tuple((alone or private)[:MOST_BUDGETS]))
-            rows = frame[frame["task"] == comparison.plain.task]
-            yield Subject(shown, results, rows, resolution)
+        kinds = grouped(private, _kind)
+        differing = [place for place in range(len(KIND)) if len({kind[place] for kind in kinds}) > 1]
+        dataset = frame.loc[frame["cell"] == comparison.plain.key, "dataset"]
+        rows = frame[frame["dataset"].isin(dataset)]
+        for kind, members in kinds.items():
+            alone = [cell for cell in members if not is_compressed(cell.spec)]
+            every = alone or members
+            shown = [*every[: MOST_BUDGETS - 1], every[-1]] if len(every) > MOST_BUDGETS else every
+            apart = ", ".join(f"{KIND[place]} {kind[place]}" for place in differing if kind[place])
+            told = comparison._replace(protected=tuple(shown))
+            yield Subject(told, results, rows, resolution, apart, len(every) - len(shown))
+
+
+def _kind(cell: Cell) -> tuple[Any, ...]:
+    """Return what must be the same in two guarantees for their epsilons to be compared."""
+    claim = cell.privacy() or {}
+    return tuple(claim.get(name) for name in KIND)
 
 
 def _content(subject: Subject) -> dict[str, Any]:
     """Return what the template shows of a data set."""
     rows = client_table(subject)
-    methods = method_table(subject.comparison, subject.results, subject.resolution)
+    methods = subject.methods
     return {
-        "title": f"{data_of(subject.plain)}, {subject.plain.algorithm}",
+        "title": ", ".join(filter(None, [data_of(subject.plain), subject.plain.algorithm, subject.apart])),
         "site": subject.site,
         "answers": answers(subject),
         "measures": heads(subject),

@@ -31,18 +31,23 @@ from harness.report.tables.privacy import (
 )
 from harness.report.tables.text import quantity
 from harness.report.tables.together import together, upward
+from privacy.event import SECRET
 from privacy.trade_off import accuracy_bound
 
 NOT_ADDRESSED = "Not addressed by this report."
 WEAK = 0.95  # chance of a right guess above which a guarantee excludes next to nothing
 LONGEST = 330  # letters of a list of facts
+SENT = {  # what ε is about, by placement
+    "central": "what the server sends",
+    "local": "all that is sent",
+    "distributed": "the sums that the server learns",
+}
 TRUST = {
-    "central": "The server, which sees what each {site} sends and adds the noise to their average. What leaves the "
-    "server is protected, from the other {site}s too.",
-    "local": "Nobody else: each {site} adds its noise before anything leaves it.",
-    "distributed": "The protocol that adds messages up, so that the server learns the sum alone, and that "
-    "most other "
-    "{site}s add their share of the noise.",
+    "central": "The server, which sees what each {site} sends and adds the noise to their average. What it sends "
+    "then is protected, from the other {site}s too.",
+    "local": "Nobody else: each {site} adds its noise before a message leaves it.",
+    "distributed": "The protocol that adds messages up, so that the server learns the sum alone, the server to "
+    "follow it, and {others} to add their share of the noise.",
 }
 
 
@@ -94,14 +99,7 @@ def annex(subject: Subject) -> list[Answered]:
 def _guarantee(subject: Subject) -> list[Answered]:
     """Answer what is promised, to whom, and what several releases reveal."""
     claims, first = subject.claims, subject.claims[0]
-    unit, change = str(first.get("unit")), str(first.get("adjacency"))
-    kinds = {(claim.get("unit"), claim.get("adjacency"), claim.get("placement")) for claim in claims}
     warnings = dict.fromkeys(str(claim["warning"]) for claim in claims if claim.get("warning"))
-    chances = [
-        f"{100 * accuracy_bound(epsilon, claim['delta']):.4g} %" if math.isfinite(epsilon) else "always"
-        for claim in claims
-        for epsilon in [_epsilon(claim)]
-    ]
     told = [
         f"{quantity(upward(_epsilon(claim)), 3)}{' (extrapolated: no guarantee here)' * ('noise_cohort' in claim)}"
         for claim in claims
@@ -110,30 +108,22 @@ def _guarantee(subject: Subject) -> list[Answered]:
     return [
         Answered(
             "What is promised?",
-            f"A limit to what whoever sees all that was sent learns about any one {subject.unit}, whatever "
-            "else they "
-            f"know. Guessing between two data sets that differ in one, they are right at most "
-            f"{subject.by_budget(chances)} of the time; a blind guess is right 50 %."
-            + " Near 100 % next to nothing is excluded."
-            * any(map(_is_weak, claims)),
+            _promise(subject),
         ),
         Answered(
             "How large are ε and δ?",
-            f"ε = {joined(told)} for everything that a training sends, at "
+            f"ε = {joined(told)} for {_sent(first)} in a training, at "
             f"δ = {joined(quantity(claim.get('delta'), 3) for claim in claims)}. "
             + (f"Warning: {'; '.join(warnings)}." if warnings else "No warning applies to δ."),
         ),
         Answered(
             "Whom does it protect?",
-            f"{UNITS.get(unit, unit).replace('client', subject.site).capitalize()}: compared are data in "
-            "which it is "
-            f"{CHANGES.get(change, change).replace('client', subject.site)}. {_beyond(unit, subject.site)}",
+            _protected(subject),
         ),
         Answered(
             "Can these ε be compared?",
-            "Yes: unit, neighbors and who adds the noise are the same in all of them."
-            if len(kinds) == 1
-            else "No: they differ in the unit, in the neighbors, or in who adds the noise.",
+            "Yes: unit, neighbors, δ and who adds the noise are the same in all of them."
+            + " Not with those of the other statements on these data." * bool(subject.apart),
         ),
         Answered(
             "What do all releases together reveal?",
@@ -157,14 +147,17 @@ def _algorithms(subject: Subject) -> list[Answered]:
         Answered(
             "How is it reached?",
             f"What one {subject.unit} adds to a message is shortened to a norm of at most {joined(clips)}; "
-            f"{of_user(first) or 'Gaussian noise is added: '}its standard deviation is {subject.by_budget(noise)} "
-            f"times what one {subject.unit} can change. {who.get(str(first.get('unit')), 'Participants')}: "
-            f"{SAMPLINGS.get(sampling, sampling)}. Accountant: "
+            f"{of_user(first) or 'Gaussian noise is added: '}its "
+            f"{'scale' if of_user(first) else 'standard deviation'} is {subject.by_budget(noise)} times what one "
+            f"{subject.unit} can change. {who.get(str(first.get('unit')), 'Participants')}: "
+            f"{'known to all' if 'protects' in first else SAMPLINGS.get(sampling, sampling)}. Accountant: "
             f"{joined(str(own.get('accountant')) for own in claims)}.",
         ),
         Answered(
             "Which method learns?",
-            f"{subject.plain.algorithm}{tuned}. The table before these questions has the others that were run.",
+            f"{subject.plain.algorithm}{tuned}."
+            + " The table before these questions has the others that were run."
+            * (subject.methods is not None),
         ),
         Answered("What does it cost in accuracy?", "The first sentences and the first table say it."),
         Answered("Who bears the cost?", bias(subject) or NOT_ADDRESSED),
@@ -173,7 +166,7 @@ def _algorithms(subject: Subject) -> list[Answered]:
 
 def _deployment(subject: Subject) -> list[Answered]:
     """Answer whom one must trust, what the implementation leaves open, and what ε does not cover."""
-    first, placement = subject.claims[0], str(subject.claims[0].get("placement"))
+    first = subject.claims[0]
     public = {
         fact
         for cell in subject.private
@@ -185,27 +178,26 @@ def _deployment(subject: Subject) -> list[Answered]:
     return [
         Answered(
             "Who may ask what?",
-            "A training sends a fixed number of messages, all counted in ε. The model that comes out may be "
-            "used without "
-            "limit; further trainings on the same data add up.",
+            "A training sends a fixed number of messages, all counted in ε. What is computed from them alone, "
+            "such as the model of all, may be used without limit. Further trainings on the same data add up; a "
+            f"model that a {subject.site} keeps to itself is not protected."
+            + f" Predictions need new messages of the {subject.site}s, which are not counted."
+            * ("protects" in first),
         ),
         Answered(
             "Whom must one trust?",
-            f"{TRUST.get(placement, placement).format(site=subject.site)}"
-            + f" A {subject.unit}'s own {subject.site} has the data as they are."
-            * (first.get("unit") != "client")
-            + ties_to_others(first),
+            _trusted(subject),
         ),
         Answered(
             "Is it implemented safely?",
-            f"These runs are a simulation. Generator and numbers: {_listed(made) or 'not recorded'}. Timing "
+            f"These runs are a simulation. Generator and numbers: {'; '.join(made) or 'not recorded'}. Timing "
             "was not "
             "examined.",
         ),
         Answered(
             "What does ε not cover?",
-            f"{_listed(uncovered_by(subject.private)) or 'Not recorded'}. Taken as known to everybody: "
-            f"{_listed(sorted(public)) or 'nothing'}.",
+            f"{'; '.join(uncovered_by(subject.private)) or 'Not recorded'}. Taken as known to everybody: "
+            f"{_listed(sorted(public)) or 'not recorded'}.",
         ),
         Answered(
             "Was it attacked?",
@@ -227,17 +219,104 @@ def _beyond(unit: str, site: str) -> str:
     }.get(unit, "")
 
 
+def _sent(claim: Mapping[str, Any]) -> str:
+    """Name what ε is about."""
+    return SENT.get(str(claim.get("placement")), "all that is sent")
+
+
+def _promise(subject: Subject) -> str:
+    """Return what ε and δ promise; nothing where they bound nothing."""
+    first = subject.claims[0]
+    if "noise_cohort" in first:
+        return (
+            f"Nothing to these {subject.site}s: the noise is that of cohorts of "
+            f"{counted(first['noise_cohort'], subject.site)}, in which alone ε would hold."
+        )
+    chances = {
+        budget: f"{_upward_percent(accuracy_bound(_epsilon(claim), claim['delta'])):.4g} % ({budget})"
+        for claim, budget in zip(subject.claims, subject.budgets, strict=True)
+        if math.isfinite(_epsilon(claim))
+    }
+    endless = [budget for budget in subject.budgets if budget not in chances]
+    nothing = f"Nothing is promised without a finite ε ({joined(endless)})." if endless else ""
+    if not chances:
+        return nothing
+    about = f"any one {subject.unit}"
+    if "protects" in first:
+        about = f"the features that one {subject.site} holds of any one person"
+    secret = " but who took part in which round" * _is_secret(first)
+    return " ".join(
+        filter(
+            None,
+            [
+                f"A limit to what anybody learns about {about} from {_sent(first)}, whatever else they "
+                f"know{secret}. Guessing between two data sets that differ in one, they are right at most "
+                f"{joined(chances.values())} of the time; a blind guess is right 50 %.",
+                "Near 100 % next to nothing is excluded." if any(map(_is_weak, subject.claims)) else "",
+                nothing,
+            ],
+        )
+    )
+
+
+def _protected(subject: Subject) -> str:
+    """Name the unit, the neighbors, and who is protected less than the unit, or more."""
+    first, site = subject.claims[0], subject.site
+    if "protects" in first:
+        text = str(first["protects"])
+        return (
+            f"{text[0].upper()}{text[1:]}. What several {site}s hold of one person is protected less: ε grows with "
+            "their number."
+        )
+    unit, change = str(first.get("unit")), str(first.get("adjacency"))
+    return (
+        f"{UNITS.get(unit, unit).replace('client', site).capitalize()}: compared are data in which it is "
+        f"{CHANGES.get(change, change).replace('client', site)}. {_beyond(unit, site)}"
+    )
+
+
+def _trusted(subject: Subject) -> str:
+    """Name whom one must trust, and with what."""
+    first, site = subject.claims[0], subject.site
+    lost = first.get("dropouts")
+    others = f"all but {lost:.0%} of the {site}s of a round" if lost else f"all other {site}s of a round"
+    placement = str(first.get("placement"))
+    texts = [TRUST.get(placement, placement).format(site=site, others=others)]
+    if _is_secret(first):
+        texts.append(f"Neither the server nor a {site} may tell who took part in which round.")
+    if first.get("unit") != "client":
+        texts.append(f"A {subject.unit}'s own {site} has the data as they are.")
+        if first.get("sampling") in SECRET and "protects" not in first:
+            texts.append("It may not tell which were in a batch.")
+    if "protects" in first:
+        texts.append("Labels are taken as known to everybody.")
+    texts.append("What ε does not cover (below) is protected from nobody.")
+    return " ".join(texts) + "".join(dict.fromkeys(map(ties_to_others, subject.claims)))
+
+
+def _is_secret(claim: Mapping[str, Any]) -> bool:
+    """Return whether an epsilon holds only while nobody tells which clients took part."""
+    return claim.get("unit") == "client" and claim.get("sampling") in SECRET
+
+
 def _exposed(subject: Subject) -> str:
-    """Name whose the epsilons are."""
-    claim, end = max(subject.claims, key=_epsilon), subject.private[0].records[0].final
-    who, middle = most_exposed(claim, end.get("clients")), quantity(claim.get("epsilon_median"), 3)
+    """Name whose the epsilons are, where clients differ most."""
+    finite = [claim for claim in subject.claims if math.isfinite(_epsilon(claim))]
+    if not finite:
+        return "No ε is finite."
+    claim, end = min(finite, key=_evenness), subject.private[0].records[0].final
+    who, middle = most_exposed(claim, end.get("clients")), claim.get("epsilon_median")
     if who is None:
         return "Not recorded."
     if who.number is None:
         return f"Yes: ε is that of every {subject.site}."
     name = who.text(client_names(end))
-    even = not is_uneven(claim.get("epsilon_total"), claim.get("epsilon_median"))
-    return f"{'Nearly' if even else 'No'}: the largest ε is that of {name}; the median is {middle}."
+    if middle is None:
+        return f"The largest ε is that of {name}; the others' are not recorded."
+    even = not is_uneven(_epsilon(claim), float(middle))
+    return (
+        f"{'Nearly' if even else 'No'}: the largest ε is that of {name}; the median is {quantity(middle, 3)}."
+    )
 
 
 def _price(subject: Subject) -> str:
@@ -245,15 +324,26 @@ def _price(subject: Subject) -> str:
     searches = [cell.records[0].search for cell in subject.private]
     prices = [search["price"] for search in searches if search and search.get("price")]
     if prices:
-        known = [math.inf if price["epsilon"] == "inf" else price["epsilon"] for price in prices]
-        runs = counted(max(price["runs"] for price in prices), "private run")
-        epsilon = (
-            "an ε that is not known" if None in known else f"ε = {quantity(upward(max(known)), 3)} together"
+        own = {json.dumps(price, sort_keys=True, default=str): price for price in prices}.values()
+        told = [
+            f"{counted(price['runs'], 'private run')} on top: {_searched_epsilon(price['epsilon'])}"
+            for price in own
+        ]
+        one = len(own) == 1
+        return (
+            f"The {'search' if one else 'searches'} for settings made {joined(told)}, had each noise of its own."
+            + " All searches together reveal more." * (not one)
+            + " What searches of other methods reveal is not in it." * (subject.methods is not None)
         )
-        return f"The search for settings made {runs} on top: {epsilon}, had each noise of its own."
     if any(searches):
         return "What the search for settings released on top is not recorded."
     return "How settings were chosen is not recorded; choosing them by results on the data reveals more."
+
+
+def _searched_epsilon(epsilon: float | str | None) -> str:
+    if epsilon is None:
+        return "an ε that is not known"
+    return f"ε = {quantity(upward(float(epsilon)), 3)} together"
 
 
 def _settings(subject: Subject) -> str:
@@ -276,6 +366,17 @@ def _settings(subject: Subject) -> str:
 def _is_weak(claim: Mapping[str, Any]) -> bool:
     """Return whether an attacker may be right nearly always."""
     return not math.isfinite(_epsilon(claim)) or accuracy_bound(_epsilon(claim), claim["delta"]) > WEAK
+
+
+def _evenness(claim: Mapping[str, Any]) -> float:
+    """Return the median epsilon by the largest; 1 if it is not known."""
+    middle = claim.get("epsilon_median")
+    return 1.0 if middle is None or not _epsilon(claim) else float(middle) / _epsilon(claim)
+
+
+def _upward_percent(share: float) -> float:
+    """Return a share in percent, rounded up to two decimals, as it is a bound."""
+    return math.ceil(1e4 * share - 1e-9) / 100
 
 
 def _epsilon(claim: Mapping[str, Any]) -> float:

@@ -13,6 +13,8 @@ import pandas as pd
 from harness.report.data.clients import client_rows
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results
+from harness.report.tables.costs import method_table
+from harness.report.tables.pivot import Grid
 from harness.report.tables.protection import Comparison, labels
 
 MISSED = "sensitivity_95"
@@ -29,15 +31,21 @@ class Subject:
     results : Results
         All runs of the report.
     frame : pd.DataFrame
-        The rows of the leaderboard about these data.
+        The rows of the leaderboard about these data, also of other partitions.
     resolution : Resolution
         Tells two rows apart.
+    apart : str
+        How the guarantee differs from those of other statements on these data; empty if there are none.
+    more : int
+        How many budgets are in the report and not here.
     """
 
     comparison: Comparison
     results: Results
     frame: pd.DataFrame
     resolution: Resolution
+    apart: str = ""
+    more: int = 0
 
     @property
     def plain(self) -> Cell:
@@ -60,6 +68,11 @@ class Subject:
         return [text.replace("ε = ", "ε ") for text in labels(self.private)]
 
     @cached_property
+    def methods(self) -> Grid | None:
+        """The table of all methods; None for a single one."""
+        return method_table(self.comparison, self.results, self.resolution)
+
+    @cached_property
     def measure(self) -> str:
         """AUROC where it applies, or else the measure that ranks."""
         return "auroc" if self.has("auroc") else self.comparison.measure
@@ -74,7 +87,8 @@ class Subject:
         """Word for the protected unit."""
         unit = str(self.claims[0].get("unit"))
         user = self._data.get("user") or self.private[0].spec["privacy"].get("user")
-        return {"client": self.site, "user": _word(user, "person")}.get(unit, unit)
+        words = {"client": self.site, "user": _word(user, "person")}
+        return "person" if "protects" in self.claims[0] else words.get(unit, unit)
 
     @cached_property
     def cases(self) -> str:

@@ -108,6 +108,36 @@ def test_searches_are_written_by_column(tuned, tmp_path):
     assert read_suite(tmp_path / "suite.json")[0] == tuned
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("searches", 0, "trials", "settings"), -1),
+        (("searches", 0, "trials", "settings"), True),
+        (("searches", 0, "trials", "seeds", 0, 0), -1),
+        (("searches", 0, "trials", "seeds", 0), ""),
+        (("searches", 0, "trials", "seeds"), None),
+        (("searches", 0, "seeds"), None),
+        (("searches", 0, "finalists"), ""),
+        (("searches", 0, "finalists", 1, "metrics", "seeds", 0), "x"),
+        (("searches",), {}),
+    ],
+)
+def test_numbers_of_nothing_are_damage(tuned, tmp_path, place, value):
+    """Python counts -1 from the end, and takes a text for an empty list; None leaves a name out."""
+    write_suite(tmp_path / "suite.json", tuned)
+    kept, _ = read_sealed(tmp_path / "suite.json")
+    part, last = kept["tuning"], place[-1]
+    for name in place[:-1]:
+        part = part[name]
+    if value is None:
+        del part[last]
+    else:
+        part[last] = value
+    write_sealed(tmp_path / "suite.json", kept)
+    with pytest.raises(Damaged, match="a column is missing or has another length"):
+        read_suite(tmp_path / "suite.json")
+
+
 def test_trials_of_several_kinds_stay_rows(tuned, tmp_path):
     """A search without seeds of its own is of an earlier version; merged with others it is kept."""
     del tuned["tuning"]["searches"][0]["trials"][0]["seeds"]

@@ -50,6 +50,11 @@ def records(**claim):
     return plain + [run(seed, 0.77 + off, 0.35, 2.0, **claim) for seed, off in enumerate(offsets)]
 
 
+def protected(epsilon, **claim):
+    """Return private runs of another setting."""
+    return [run(seed, 0.78, 0.3, epsilon, **claim) for seed in range(5)]
+
+
 def subject(made=None):
     (found,) = subjects(Results(records() if made is None else made), SPEC)
     return found
@@ -122,8 +127,123 @@ def test_answers_speak_of_the_unit_and_whom_it_leaves_out():
 def test_a_weak_guarantee_is_called_so():
     assert "next to nothing" in told(subject(records(epsilon_total=8.0)))["What is promised?"]
     assert "next to nothing" not in told(subject())["What is promised?"]
+
+
+def test_without_a_finite_epsilon_nothing_is_promised():
     endless = told(subject(records(epsilon_total="inf")))
-    assert "right at most always" in endless["What is promised?"]
+    assert endless["What is promised?"] == "Nothing is promised without a finite ε (clipped, no noise)."
+    assert endless["Does it hold for all alike?"] == "No ε is finite."
+    both = told(subject([*records(), *protected(epsilon=9.0, epsilon_total="inf")]))
+    assert "88.08 % (ε 2) of the time" in both["What is promised?"]
+    assert "Nothing is promised without a finite ε (clipped" in both["What is promised?"]
+
+
+def test_extrapolated_noise_promises_nothing():
+    answered = told(subject(records(noise_cohort=1000)))
+    assert answered["What is promised?"].startswith(
+        "Nothing to these hospitals: the noise is that of cohorts of 1,000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "seen"),
+    [
+        ({"placement": "central"}, "any one hospital from what the server sends"),
+        ({"placement": "local"}, "any one hospital from all that is sent"),
+        ({"placement": "distributed"}, "any one hospital from the sums that the server learns"),
+    ],
+)
+def test_the_promise_is_about_what_noise_protects(claim, seen):
+    """A server that adds the noise sees messages without it, so no ε limits what it learns."""
+    answered = told(subject(records(**claim)))
+    assert seen in answered["What is promised?"]
+    assert "What ε does not cover (below) is protected from nobody" in answered["Whom must one trust?"]
+
+
+def test_secret_cohorts_must_stay_secret():
+    answered = told(subject(records(placement="central", sampling="poisson", adjacency="zero-out")))
+    assert "whatever else they know but who took part" in answered["What is promised?"]
+    assert "may tell who took part in which round" in answered["Whom must one trust?"]
+    record = told(subject(records(unit="record", sampling="poisson")))
+    assert "whatever else they know." in record["What is promised?"]
+    assert "It may not tell which were in a batch" in record["Whom must one trust?"]
+
+
+def test_distributed_noise_needs_all_whom_no_dropout_allows_for():
+    trust = "Whom must one trust?"
+    assert (
+        "all other hospitals of a round"
+        in told(subject(records(placement="distributed", dropouts=0.0)))[trust]
+    )
+    assert "all but 20% of" in told(subject(records(placement="distributed", dropouts=0.2)))[trust]
+
+
+def test_a_vertical_run_protects_what_one_party_holds():
+    claim = {
+        "unit": "record",
+        "protects": "the features that one party holds of one person, labels being public",
+    }
+    answered = told(subject(records(**claim, units_most=3, unit_most=7, sampling="poisson")))
+    assert "Records of a batch: known to all" in answered["How is it reached?"]
+    assert "the features that one hospital holds of any one person" in answered["What is promised?"]
+    assert answered["Whom does it protect?"].startswith("The features that one party holds of one person")
+    assert "Labels are taken as known" in answered["Whom must one trust?"]
+    assert "Predictions need new messages" in answered["Who may ask what?"]
+    assert "person 7 and 2 more" in answered["Does it hold for all alike?"]
+
+
+def test_kinds_of_guarantees_have_statements_of_their_own():
+    """A budget for a record is none for a hospital, nor one with another δ."""
+    others = protected(epsilon=9.0, epsilon_total=9.0, unit="record", placement="central", delta=1e-3)
+    first, second = subjects(Results([*records(), *others]), SPEC)
+    assert {one.apart for one in (first, second)} == {
+        "unit client, placement local, delta 1e-05",
+        "unit record, placement central, delta 0.001",
+    }
+    for one in (first, second):
+        answered = told(one)
+        assert len(one.private) == 1
+        assert "Not with those of the other statements" in answered["Can these ε be compared?"]
+        assert "runs with different units or adjacencies" in answered["What do all releases together reveal?"]
+
+
+def test_more_budgets_than_columns_keep_the_smallest():
+    made = records()
+    for epsilon in (1.0, 4.0, 8.0, 16.0, 32.0):
+        made += protected(epsilon=epsilon)
+    one = subject(made)
+    assert one.budgets == ["ε 32", "ε 16", "ε 8", "ε 1"]
+    assert "2 more budgets in the report" in note(one, client_table(one))
+
+
+def test_searches_of_each_budget_are_not_one():
+    """Searches by halving have a price each, and the largest is not that of all."""
+    tune = {"metric": "auroc", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
+    made = []
+    for record in [*records(), *protected(epsilon=9.0)]:
+        epsilon = 12.0 if (record.spec["privacy"] or {}).get("epsilon") == 9.0 else 3.0
+        price = {"runs": 96, "unfinished": 0, "epsilon": epsilon}
+        search = {"number": 0, "paths": [], "trials": [{"values": [0.5]}], "chosen": None, "epsilon": None}
+        made.append(replace(record, search={**search, "price": price, "tune": tune}))
+    text = told(subject(made))["What do all releases together reveal?"]
+    assert "ε = 12 together" in text and "ε = 3 together" in text
+    assert "All searches together reveal more" in text
+
+
+def test_nothing_is_counted_where_cases_do_not_apply():
+    made = records()
+    for record in made:
+        record.final["by_client"]["positives"] = [None, None]
+    assert client_table(subject(made))[0].tested == "110"
+
+
+def test_facts_that_epsilon_does_not_cover_are_all_listed():
+    made = records()
+    for record in made:
+        record.final["not_covered"] = [f"fact {number} {'x' * 60}" for number in range(9)]
+        record.final["public"] = []
+    answer = told(subject(made))["What does ε not cover?"]
+    assert "fact 8" in answer and answer.endswith("Taken as known to everybody: not recorded.")
 
 
 def test_what_no_record_answers_is_not_addressed():
