@@ -339,7 +339,9 @@ def test_a_rest_goes_on_where_the_data_stop(layered, fields):
     ENCODERS["another"] = replace(ENCODERS["layered"], name="another")
     rest = {"name": "encoder_rest", "encoder": "layered", "after": "act", **fields}
     data = {"name": "digits", "encoder": "layered", "until": "act"}
-    with pytest.raises(Incompatible, match="give model.encoder and model.after the values of data.encoder"):
+    with pytest.raises(
+        Incompatible, match=r"give model\.encoder and model\.after the values of data\.encoder"
+    ):
         prepare(read_spec(over(data, model=rest)))
 
 
