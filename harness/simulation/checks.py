@@ -52,8 +52,8 @@ def check_rest(spec: RunSpec) -> None:
     if spec.data.encoder is not None and rest != until:
         raise Incompatible(
             f"model.after: the model goes on after layer {rest[1]} of encoder {rest[0]}, and the data are outputs "
-            f"of {until[0]} {'at its end' if until[1] is None else f'after layer {until[1]}'}; give model.encoder and "
-            "model.after the values of data.encoder and data.until"
+            f"of {until[0]} {'at its end' if until[1] is None else f'after layer {until[1]}'}; give model.encoder "
+            "and model.after the values of data.encoder and data.until"
         )
 
 
