@@ -23,7 +23,13 @@ from harness.core.settings.privacy import PrivacyTerms
 from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
-from harness.simulation.checks import check_adapter, check_compression, check_data, check_privacy
+from harness.simulation.checks import (
+    check_adapter,
+    check_compression,
+    check_data,
+    check_privacy,
+    check_rest,
+)
 from harness.simulation.federations import load_once, make_federation, task, user_column
 from harness.simulation.setup import CACHED_PROBLEMS, Execution, Prepared
 from harness.storage.user_secret import salted
@@ -65,6 +71,7 @@ def prepare(
     if type(algorithm) is not ALGORITHMS[spec.algorithm["name"]]:
         raise UserError(f"algorithm {algorithm.meta.name!r} was defined again since; read the spec once more")
     problem, federation = _task(spec, cache)
+    check_rest(spec)
     viewed = algorithm.view(problem)
     check_data(spec, algorithm, federation)
     start = viewed.init(rng.stream(spec.seed, "start"))

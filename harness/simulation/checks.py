@@ -44,6 +44,19 @@ def check_data(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> N
         raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
 
 
+def check_rest(spec: RunSpec) -> None:
+    """Refuse the rest of an encoder after another layer than the one whose outputs the data are."""
+    if spec.data is None or spec.model is None or spec.model["name"] != "encoder_rest":
+        return
+    rest, until = (spec.model["encoder"], spec.model["after"]), (spec.data.encoder, spec.data.until)
+    if spec.data.encoder is not None and rest != until:
+        raise Incompatible(
+            f"model.after: the model goes on after layer {rest[1]} of encoder {rest[0]}, and the data are outputs "
+            f"of {until[0]} {'at its end' if until[1] is None else f'after layer {until[1]}'}; give model.encoder "
+            "and model.after the values of data.encoder and data.until"
+        )
+
+
 def check_adapter(problem: Problem, algorithm: Algorithm, start: dict[str, Tensor]) -> None:
     """Refuse an adapter of which clients keep a factor where the algorithm makes no such division."""
     if problem.module is None or not (names := models.factors_to_share(problem.module)):

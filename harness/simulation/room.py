@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from torch import Tensor
+
 from harness.core.execution.memory import Room, resident, room
 from harness.core.registry import UserError
 from harness.core.units import size
-from harness.simulation.setup import Execution, Prepared
-from harness.simulation.simulation import divisible
+from harness.simulation.dry_run import DryChannel, DryClients, with_some_noise
+from harness.simulation.hollow import LARGE, by_shapes
+from harness.simulation.setup import Execution, Prepared, Setup
+from harness.simulation.simulation import Simulation, divisible
 from harness.simulation.stacking import sizes
 
 BASELINE = 300 * 10**6  # bytes of the interpreter with torch and this package
 # Copies of a client's model and batch that a round has at once: 4 (FedAvg) to 18 (Ditto) in eighteen kinds of runs.
-LEAST, USUAL = 3, 12
+# A batch alone has 2, of which one is left while the next is drawn.
+LEAST, LEAST_BATCH, USUAL = 3, 1, 12
 BY_SAMPLE = 3  # copies of the clipped gradients of single samples, beside these
+READ = 2  # copies of all clients' own models in an evaluation
 MENTIONED = 0.1  # share of the memory that is left from which a run's need is told
 
 
@@ -28,7 +34,7 @@ class Need(NamedTuple):
         Samples, who holds them, and the frozen part of the model: one copy for all clients and runs.
     least, usual : int
         What it takes beside them and the interpreter: hardly any run less than ``least``, and most runs up to three
-        times more or less than ``usual``. Rows that clients keep, attacks and callbacks are not counted.
+        times more or less than ``usual``. Attacks and callbacks are not counted.
     """
 
     data: int
@@ -63,14 +69,15 @@ def needed(setup: Prepared) -> Need:
     clients, model, batch = sizes(setup)
     in_parts = setup.in_parts or (setup.in_parts is None and setup.rows.mode == "loop" and _divisible(setup))
     at_once = min(clients, setup.rows.threads) + 1 if in_parts else clients  # and the server's
-    entries, privacy, by_sample = at_once * (model + batch), setup.privacy, 0
+    privacy, by_sample = setup.privacy, 0
     if privacy is not None and privacy.by_gradient and not privacy.ghost:
         width = batch // max(1, setup.federation.pool.x[0].numel())
         by_sample = width * model * (at_once if setup.rows.mode == "vmap" else setup.rows.threads)
     size_of_entry = setup.federation.pool.x.element_size()
-    least = size_of_entry * (LEAST * entries + by_sample)
-    usual = size_of_entry * (USUAL * entries + BY_SAMPLE * by_sample)
-    return Need(_data(setup), least, usual)
+    kept, read = _kept(setup, clients)
+    least = LEAST * at_once * model + LEAST_BATCH * at_once * batch + by_sample + kept + read
+    usual = USUAL * at_once * (model + batch) + BY_SAMPLE * by_sample + kept + READ * read
+    return Need(_data(setup), size_of_entry * least, size_of_entry * usual)
 
 
 def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
@@ -102,6 +109,28 @@ def _divisible(setup: Prepared) -> bool:
     return divisible(setup.algorithm, setup.privacy, setup.compression)
 
 
+def _kept(setup: Prepared, clients: int) -> tuple[int, int]:
+    """Return the entries of the rows that absent clients keep in the end, and of those that evaluations read.
+
+    Rows that nobody has written take no memory, but models of all clients are evaluated together.
+    """
+    total, (_, model, _) = setup.training.clients, sizes(setup)
+    absent = max(0, total - clients)
+    if absent * model < LARGE:  # or there are none
+        return 0, 0
+    by_client, evaluated = by_shapes(with_some_noise(setup), _widths)
+    come = total * (1 - (1 - clients / total) ** setup.spec.rounds)  # at least once, as expected
+    return int(max(0.0, come - clients) * by_client), absent * evaluated
+
+
+def _widths(setup: Setup) -> tuple[int, int]:
+    """Return the entries of the rows that each client keeps, and of its own model in an evaluation."""
+    run = Simulation.from_setup(setup, clients=DryClients, evaluated_clients=DryClients, channel=DryChannel)
+    models = run.personal() if run.problem.predict is not None else None
+    evaluated = models.shape[-1] if isinstance(models, Tensor) and models.ndim > 1 else 0
+    return sum(part.shape[-1] for part in run.state if part.ndim > 1), evaluated
+
+
 def _data(setup: Prepared) -> int:
     held = {part.untyped_storage().data_ptr(): part for run in setup.each for part in run.federation.pool}
     splits = [part for run in setup.each for part in run.federation.splits.values()]
@@ -125,6 +154,7 @@ def _refusal(setup: Prepared, need: Need, there: Room, execution: Execution) -> 
     clients, model, batch = sizes(setup)
     ways = {
         "fewer clients per round (cohort.size)": clients > 1,
+        "fewer clients (partition.clients)": any(_kept(setup, clients)),
         "smaller batches (algorithm.batch_size)": batch > model / 4,
         "--vectorize loop": setup.rows.mode == "vmap",
         "fewer --jobs": execution.memory is not None,

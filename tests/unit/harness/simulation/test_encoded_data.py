@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
 from harness.core.flat_model import constants_digest
-from harness.core.registry import UserError
+from harness.core.registry import Incompatible, UserError
 from harness.models import build
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
@@ -330,6 +331,18 @@ def test_a_rest_that_does_not_fit_is_refused(layered, fields, message):
         UserError, match=r"cannot take inputs of shape \(3, 8, 8\), which are no outputs of 'act'"
     ):
         build("encoder_rest", (3, 8, 8), 10, {"encoder": "layered", "after": "act"})
+
+
+@pytest.mark.parametrize("fields", [{"after": "first"}, {"encoder": "another"}])
+def test_a_rest_goes_on_where_the_data_stop(layered, fields):
+    """Outputs of an activation have the shape of its inputs: a layer would be left out, or come twice."""
+    ENCODERS["another"] = replace(ENCODERS["layered"], name="another")
+    rest = {"name": "encoder_rest", "encoder": "layered", "after": "act", **fields}
+    data = {"name": "digits", "encoder": "layered", "until": "act"}
+    with pytest.raises(
+        Incompatible, match=r"give model\.encoder and model\.after the values of data\.encoder"
+    ):
+        prepare(read_spec(over(data, model=rest)))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.room import BASELINE, fit, needed
 from harness.simulation.setup import Execution
+from harness.simulation.stacking import sizes
 from harness.storage.store import Store
 from tests.support.runs import finished, given
 
@@ -72,6 +73,34 @@ def test_what_cannot_be_parted_is_refused_with_ways_out(data, left) -> None:
     assert "cohort.size" in told
     assert "fewer --jobs" in told
     assert "\n" not in told
+
+
+def test_a_run_that_has_two_copies_of_its_batch_is_not_refused(left) -> None:
+    """As those of whole data have, whose batches are larger than their models."""
+    whole = {"name": "scaffold", "local_steps": 1, "batch_size": None}
+    setup = calibrated(prepare(read_spec(spec(whole, hidden=(), clients=10, **DIGITS))))
+    clients, model, batch = sizes(setup)
+    assert batch > 10 * model
+    left(4 * clients * (3 * model + 2 * batch))
+    assert fit(setup, Execution()).most == 1
+
+
+def test_models_that_absent_clients_keep_count(left) -> None:
+    """All models are evaluated, and the rows of SCAFFOLD are those of the clients that have come once."""
+    few = {"hidden": (300, 300), "clients": 100, "cohort": {"size": 2}}
+    setup = calibrated(prepare(read_spec(spec("ditto", **few))))
+    _, model, _ = sizes(setup)
+    held = 98 * 4 * model
+    assert held < needed(setup).least < 1.2 * held
+    assert needed(setup).usual > 2 * held
+    left(held / 2)
+    with pytest.raises(UserError, match=r"fewer clients \(partition\.clients\)"):
+        fit(setup, Execution())
+    short, long = (
+        needed(calibrated(prepare(read_spec(spec("scaffold", **few, rounds=rounds))))) for rounds in (2, 100)
+    )
+    assert short.least < held / 8
+    assert long.least - short.least == pytest.approx((1 - 0.98**100) * held, rel=0.05)
 
 
 def test_a_worker_has_its_share(data, left, monkeypatch) -> None:
@@ -156,6 +185,7 @@ KINDS = {
     ],
     "a thousand clients": [spec(hidden=(), clients=1000, **DIGITS)],
     "rows of all clients": [spec("scaffold", clients=10)],
+    "models of absent clients": [spec("ditto", hidden=(400, 400), clients=200, cohort={"size": 5}, **DIGITS)],
     "rows of a cohort": [spec("ditto", cohort={"size": 5})],
     "gradients of samples": [spec(hidden=(400, 400), privacy=RECORD)],
     "ghost clipping": [spec(hidden=(800, 800), privacy={**RECORD, "ghost": True})],
