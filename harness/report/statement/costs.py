@@ -117,6 +117,18 @@ def method_note(subject: Subject, methods: Grid) -> str:
     pooled = sorted(name for name in algorithms if model_meta(name).get("pooled"))
     told = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
     told += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in algorithms else []
+    of_clients = subject.frame["model_for"].str.startswith("each client", na=False)
+    if of_clients.any() and not of_clients.all():
+        personal = sorted(subject.frame.loc[of_clients, "algorithm"].unique())
+        gain = (
+            f" Over all {subject.site}s its AUROC gains from knowing the {subject.site}'s share of cases."
+            if subject.measure == "auroc"
+            else ""
+        )
+        told.append(
+            f"Not comparable with the others: {', '.join(personal)}, with a model for each {subject.site} that is "
+            f"tested there alone.{gain}"
+        )
     return " ".join([methods.note, *told])
 
 

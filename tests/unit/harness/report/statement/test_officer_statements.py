@@ -8,9 +8,10 @@ import pytest
 from harness.core.registry import UserError
 from harness.report import ReportSpec, Results
 from harness.report.statement import page
-from harness.report.statement.costs import answers, bias, client_table, heads, note
+from harness.report.statement.costs import answers, bias, client_table, heads, method_note, note
 from harness.report.statement.page import subjects, write_statement
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
+from harness.report.tables.costs import method_table
 from tests.support.records import done, evaluation, private, searched, spec
 
 SPEC = ReportSpec(by="auroc", baseline="fedavg")
@@ -72,6 +73,18 @@ def test_the_first_row_costs_what_the_sentence_says():
     one = subject([*searched(plain, metric="auroc"), *searched(private_runs, metric="auroc", number=1)])
     assert answers(one)[0].startswith("On heart, ε = 2 costs 4.0 points of AUROC")
     assert client_table(one)[0].texts[1] == "-4.0"
+
+
+def test_methods_with_a_model_for_each_site_are_not_compared_with_others():
+    alone = [
+        replace(one, spec=one.spec | {"algorithm": {"name": "local", "lr": 0.1}}) for one in records()[:5]
+    ]
+    one = subject([*records(), *alone])
+    methods = method_table(one.comparison, one.results, one.resolution)
+    text = method_note(one, methods)
+    assert "Not comparable with the others: local, with a model for each hospital" in text
+    assert "Over all hospitals its AUROC gains" in text
+    assert "Not comparable" not in method_note(subject(), methods)
 
 
 def test_the_costs_are_those_of_the_runs():
