@@ -128,8 +128,7 @@ def _guarantee(subject: Subject) -> list[Answered]:
         Answered(
             "What do all releases together reveal?",
             f"In this study, {joint} {_price(subject)} A federation that trains once, with settings fixed "
-            "before, pays "
-            "the ε of one training.",
+            "before, pays the ε of one training.",
         ),
         Answered("Does it hold for all alike?", _exposed(subject)),
     ]
@@ -191,8 +190,7 @@ def _deployment(subject: Subject) -> list[Answered]:
         Answered(
             "Is it implemented safely?",
             f"These runs are a simulation. Generator and numbers: {'; '.join(made) or 'not recorded'}. Timing "
-            "was not "
-            "examined.",
+            "was not examined.",
         ),
         Answered(
             "What does ε not cover?",
