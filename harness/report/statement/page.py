@@ -1,4 +1,4 @@
-"""The files of a statement: a page, two sheets for each kind of guarantee, and a PDF where a browser is installed."""
+"""The files of a statement: a page, two sheets for each kind of guarantee; a PDF where a browser is installed."""
 
 from __future__ import annotations
 
