@@ -79,7 +79,7 @@ def label(cell: Cell) -> str:
             parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append(f"{100 * ratio:.3g} % {effect}")
     if compression.get("rank"):

@@ -60,7 +60,7 @@ def settings_text(row: Row) -> str:
     parts.append(f"rounds {row['rounds']}")
     if row["clip"] is not None:
         parts.append(f"clip {row['clip'] if isinstance(row['clip'], str) else quantity(row['clip'])}")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
         if row[name]:
             parts.append(f"{100 * row[name]:.3g} % {effect}")
     if row["codec"] not in (None, "float32", "float64"):

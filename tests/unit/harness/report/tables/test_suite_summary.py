@@ -69,7 +69,7 @@ def printed(records, width=80, **options):
 
 def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed_by_seed():
     (found,) = compare_protection(ladder())
-    assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of messages dropped"]
+    assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of message entries dropped"]
     assert label(found.plain) == "no privacy, nothing pruned"
     for cell, change in zip(found.protected, (-0.01, -0.1, -0.02), strict=True):
         assert [*seed_pairs(cell, found.plain, "accuracy").differences.values()] == pytest.approx(
