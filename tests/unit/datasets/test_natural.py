@@ -271,20 +271,33 @@ def test_a_first_pregnancy_has_no_history_and_an_unknown_one_is_marked():
     """Blank answers are unknown; those of a first pregnancy, which nobody asked for, are no."""
     asked = {name: ["Yes", np.nan, "   ", "No "] for name in PRETERM_ANSWERS}
     given = {**asked, "Black": ["Yes", "No ", "No ", "No "], "Prev.preg": ["Yes", "No ", "Yes", "Yes"]}
-    given |= {"BMI": [20.0, np.nan, 30.0, 30.0], "N.prev.preg": [3.0, np.nan, np.nan, 1.0], "N.living.kids": 2.0}
+    given |= {
+        "BMI": [20.0, np.nan, 30.0, 30.0],
+        "N.prev.preg": [3.0, np.nan, np.nan, 1.0],
+        "N.living.kids": 2.0,
+    }
     given["Birth.outcome"] = ["Live birth  ", "Non-live birth", "Live birth", "Elective abortion   "]
     given["Preg.ended...37.wk"] = ["No ", "Yes", "No ", "Yes"]
     table = NATURAL["preterm"]
     cleaned = table.clean(pd.DataFrame(given))
     assert cleaned["Spont.ab"].tolist() == ["Yes", "No", "unknown"], "who chose the end is left out"
     assert cleaned["race"].tolist() == ["black", "not black", "not black"]
-    assert cleaned["N.prev.preg"].tolist() == [3, 0, 2] and cleaned["N.prev.preg missing"].tolist() == [0, 0, 1]
+    assert cleaned["N.prev.preg"].tolist() == [3, 0, 2] and cleaned["N.prev.preg missing"].tolist() == [
+        0,
+        0,
+        1,
+    ]
     assert cleaned["N.living.kids"].tolist() == [2, 0, 2] and cleaned["BMI missing"].tolist() == [0, 1, 0]
     assert table.label(cleaned).tolist() == [0, 1, 0]
 
 
 def test_years_of_school_that_are_means_are_missing():
-    given = {"id": [1, 1, 2], "female": [0, 0, 1], "educ": [10.5, 9.0, 11.8182401657104], "docvis": [0, 1, 121]}
+    given = {
+        "id": [1, 1, 2],
+        "female": [0, 0, 1],
+        "educ": [10.5, 9.0, 11.8182401657104],
+        "docvis": [0, 1, 121],
+    }
     table = NATURAL["visits"]
     cleaned = table.clean(pd.DataFrame(given))
     assert cleaned["educ"].tolist() == [10.5, 9, 11] and cleaned["educ missing"].tolist() == [0, 0, 1]
@@ -294,7 +307,12 @@ def test_years_of_school_that_are_means_are_missing():
 
 def test_a_film_has_the_genres_that_are_listed():
     listed = ["Drama", "Children|Sci-Fi", "(no genres listed)"]
-    given = {"userId": [7, 7, 8], "year": [1995.0, 2001.0, np.nan], "genres": listed, "rating": [3.5, 4.0, 5.0]}
+    given = {
+        "userId": [7, 7, 8],
+        "year": [1995.0, 2001.0, np.nan],
+        "genres": listed,
+        "rating": [3.5, 4.0, 5.0],
+    }
     table = NATURAL["movielens"]
     cleaned = table.clean(pd.DataFrame(given))
     assert cleaned[list(GENRES)].sum(axis=1).tolist() == [1, 2, 0]
