@@ -50,7 +50,7 @@ def plan(
     takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip
     there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
-    shape, with equal classes; such a row has no id.
+    shape, with equal classes; such a row has no id. What an encoder makes of data is not computed then.
     Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
     ``seed_planned`` names the seed whose figures a row has, if it is another.
     Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
@@ -303,7 +303,8 @@ class Memo:
             self._federations.clear()
             if not self._timed and (absent := stand_in_federation(spec)) is not None:
                 self._federations[data_key(spec)] = absent
-        dealt, trial_key = make_federation(spec, self._federations), without_seed(spec)
+        dealt = make_federation(spec, self._federations, encoded=self._timed)
+        trial_key = without_seed(spec)
         counts = None if dealt is None else self._counts.get(self._key(spec, dealt, True))
         if dealt is not None and counts is not None:
             return Figures(dealt.clients, _named(spec, dealt), counts, self._trials.get(trial_key))
