@@ -48,7 +48,7 @@ def make_federation(
 ) -> Federation | None:
     """Return the partitioned data of a spec, from the cache if possible; None if its problem has its own.
 
-    What an encoder makes of them is not computed if ``encoded`` is False: it is zeros, in the shape of the features.
+    What an encoder makes of them is not computed if ``encoded`` is False: it is zeros, of the features' shape.
     """
     if spec.data is None or spec.partition is None:
         return None
