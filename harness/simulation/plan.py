@@ -321,6 +321,10 @@ class Memo:
         digest = setup.federation.digest if dealt is None else _named(spec, dealt)
         return Figures(setup.federation.clients, digest, counts, self._trials.get(trial_key))
 
+    def frozen_part(self, spec: RunSpec, digest: str) -> str:
+        """Return the digest of the frozen part of the model of the run that was planned last."""
+        return frozen_part(spec, digest, self._federations)
+
     @staticmethod
     def _key(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
         """Return the key of dry runs; ``as_dealt`` tells data of a partition from those split anew by a problem."""
@@ -364,7 +368,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if digest == DIGEST else identity(cell.spec, digest, frozen_part(cell.spec)),
+        "id": None if digest == DIGEST else identity(cell.spec, digest, memo.frozen_part(cell.spec, digest)),
         "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],

@@ -217,7 +217,8 @@ def test_images_that_are_not_here_are_planned_with_the_features(encoders, monkey
 
 def test_a_plan_without_trials_computes_no_features(encoders, tmp_path, monkeypatch):
     """Its ids are those of the runs."""
-    run = spec()
+    factors = {"name": "mlp", "adapter": {"kind": "lora", "rank": 1, "on": ["Linear"]}}
+    run = read_spec(over({"name": "digits", "encoder": "pixels"}, model=factors))
     monkeypatch.setattr(features, "_computed", None)  # which would raise
     (row,) = plan([Combination({}, run)], timed=False)
     monkeypatch.undo()
