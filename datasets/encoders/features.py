@@ -74,7 +74,7 @@ class EncoderSettings:
         return self.registered.build() if self.until is None else self.registered.parts(self.until)[0]
 
 
-def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
+def encode(dataset: Dataset, settings: EncoderSettings, *, computed: bool = True) -> Dataset:
     """Return a data set whose features are those of an encoder.
 
     Parameters
@@ -83,6 +83,9 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
         Images ``(n, 1 or 3, h, w)`` with pixels in [0, 1], or a table with raw columns of text.
     settings : EncoderSettings
         What encodes them, and how.
+    computed : bool
+        Whether features are computed. To plan runs they need not be: then they are zeros, of their shape and with
+        the digest that they would have.
 
     Returns
     -------
@@ -112,7 +115,10 @@ def encode(dataset: Dataset, settings: EncoderSettings) -> Dataset:
             f"{column}_{place + 1}" for column in settings.columns for place in range(entry.features)
         )
         before = [dataset.x]
-    made = [_scaled(_features(one, weights, settings), settings.norm) for one in inputs]
+    if computed:
+        made = [_scaled(_features(one, weights, settings), settings.norm) for one in inputs]
+    else:
+        made = [torch.zeros(len(dataset), *_shape(settings)) for _ in inputs]
     added = torch.zeros(len(origins), dtype=torch.bool)
     parts = [
         dataset.digest,
@@ -141,11 +147,15 @@ def blank(dataset: Dataset, settings: EncoderSettings) -> Dataset:
 
     Weights are needed only for an encoder that stops before its last layer.
     """
-    shape: tuple[int, ...] = (settings.registered.features,)
-    if settings.until is not None:
-        with torch.no_grad():
-            shape = tuple(settings.network()(torch.zeros(1, 3, settings.length, settings.length)).shape[1:])
-    return replace(dataset, x=torch.zeros(len(dataset), *shape), encoded=settings.encoder)
+    return replace(dataset, x=torch.zeros(len(dataset), *_shape(settings)), encoded=settings.encoder)
+
+
+def _shape(settings: EncoderSettings) -> tuple[int, ...]:
+    """Return the shape of the features of one image, or of one column of text."""
+    if settings.until is None:
+        return (settings.registered.features,)
+    with torch.no_grad():
+        return tuple(settings.network()(torch.zeros(1, 3, settings.length, settings.length)).shape[1:])
 
 
 @dataclass(frozen=True)

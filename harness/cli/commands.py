@@ -143,7 +143,7 @@ def _plan(to: Parser) -> None:
     to.add_argument(
         "--untimed",
         action="store_true",
-        help="skip the trial rounds; missing image data sets are planned by their shape",
+        help="skip the trial rounds; missing image data sets are planned by their shape, and encoders are not run",
     )
     spec_options(to)
     sweep_options(to)

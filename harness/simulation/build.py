@@ -226,10 +226,11 @@ def identify(spec: RunSpec) -> str:
     return identity(spec, data_digest(spec), frozen_part(spec))
 
 
-def frozen_part(spec: RunSpec) -> str:
+def frozen_part(spec: RunSpec, digest: str | None = None, cache: dict[str, Federation] | None = None) -> str:
     """Return the digest of the frozen part of a run's model; empty without any, as in ours without adapters.
 
-    Of a run whose model or data are refused it is empty, too; `prepare` gives the reason.
+    Of a run whose model or data are refused it is empty, too; `prepare` gives the reason. ``digest`` is that of the
+    data, which are loaded if it is left out; ``cache`` has their federations.
     """
     if spec.model is None or spec.model["name"] not in models.MODELS:
         return ""
@@ -237,9 +238,11 @@ def frozen_part(spec: RunSpec) -> str:
     if entry.ours and "adapter" not in spec.model:
         return ""
     try:
-        key = entry.make, _decides_problem(spec), None if spec.data is None else data_digest(spec)
+        if digest is None and spec.data is not None:
+            digest = data_digest(spec)
+        key = entry.make, _decides_problem(spec), digest
         if key not in _frozen:
-            _frozen[key] = _task(spec, None)[0].frozen
+            _frozen[key] = _task(spec, cache)[0].frozen
     except (UserError, ValueError):
         return ""
     return _frozen[key]

@@ -43,14 +43,20 @@ def task(spec: RunSpec) -> Literal["classification", "regression"]:
     return "regression" if PROBLEMS[spec.problem["kind"]].labels == "numbers" else "classification"
 
 
-def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -> Federation | None:
-    """Return the partitioned data of a spec, from the cache if possible; None if its problem has its own."""
+def make_federation(
+    spec: RunSpec, cache: dict[str, Federation] | None = None, *, encoded: bool = True
+) -> Federation | None:
+    """Return the partitioned data of a spec, from the cache if possible; None if its problem has its own.
+
+    What an encoder makes of them is not computed if ``encoded`` is False: it is zeros, of the features' shape.
+    """
     if spec.data is None or spec.partition is None:
         return None
     key = data_key(spec)
     cache = {} if cache is None else cache
     if key not in cache:
-        cache[key] = _partitioned(spec, spec.data, spec.partition, load_once(spec.data, task(spec)))
+        dataset = load_once(spec.data, task(spec), encoded=encoded)
+        cache[key] = _partitioned(spec, spec.data, spec.partition, dataset)
     return cache[key]
 
 
@@ -97,11 +103,16 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Da
     return columns
 
 
-def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
+def load_once(
+    data: DataSpec,
+    task: Literal["classification", "regression"] = "classification",
+    *,
+    encoded: bool = True,
+) -> Dataset:
     """Load a data set, cached because the runs of a suite mostly share one.
 
     A file that changed is read again, also one of an encoder's weights, and so is what a notebook reads or encodes
-    by a function that it has defined again.
+    by a function that it has defined again. ``encoded`` is that of `make_federation`.
     """
     try:
         own = data.name in FORMATS
@@ -111,7 +122,7 @@ def load_once(data: DataSpec, task: Literal["classification", "regression"] = "c
     except OSError:  # reading says what is wrong
         state = None
     versions = own_version("data", data.name), own_version("encoder", data.encoder or "")
-    return _load(data, task, state, versions)
+    return _load(data, task, encoded, state, versions)
 
 
 def _paths(data: DataSpec) -> list[str]:
@@ -132,7 +143,11 @@ def _state(path: Path, inside: bool) -> object:
 
 @lru_cache(maxsize=2)
 def _load(
-    data: DataSpec, task: Literal["classification", "regression"], state: object, versions: object
+    data: DataSpec,
+    task: Literal["classification", "regression"],
+    encoded: bool,
+    state: object,
+    versions: object,
 ) -> Dataset:
     beside = {"binary", "drop_negatives", "encoder", "size", "norm", "until"}
     beside |= set() if data.name in FORMATS else {"user", "encode"}
@@ -141,5 +156,5 @@ def _load(
     if settings is not None and "normalize" in (CATALOG[data.name].options if data.name in CATALOG else ()):
         options["normalize"] = "none"  # encoders scale pixels themselves
     read = load(**options, task=task)
-    read = read if settings is None else encode(read, settings)
+    read = read if settings is None else encode(read, settings, computed=encoded)
     return read if data.binary is None else halves(read)

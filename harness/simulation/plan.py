@@ -50,7 +50,7 @@ def plan(
     takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip
     there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
-    shape, with equal classes; such a row has no id.
+    shape, with equal classes; such a row has no id. What an encoder makes of data is not computed then.
     Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
     ``seed_planned`` names the seed whose figures a row has, if it is another.
     Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
@@ -303,7 +303,8 @@ class Memo:
             self._federations.clear()
             if not self._timed and (absent := stand_in_federation(spec)) is not None:
                 self._federations[data_key(spec)] = absent
-        dealt, trial_key = make_federation(spec, self._federations), without_seed(spec)
+        dealt = make_federation(spec, self._federations, encoded=self._timed)
+        trial_key = without_seed(spec)
         counts = None if dealt is None else self._counts.get(self._key(spec, dealt, True))
         if dealt is not None and counts is not None:
             return Figures(dealt.clients, _named(spec, dealt), counts, self._trials.get(trial_key))
@@ -319,6 +320,10 @@ class Memo:
                 self._trials[trial_key] = trial(ready, counts.memory)
         digest = setup.federation.digest if dealt is None else _named(spec, dealt)
         return Figures(setup.federation.clients, digest, counts, self._trials.get(trial_key))
+
+    def frozen_part(self, spec: RunSpec, digest: str) -> str:
+        """Return the digest of the frozen part of the model of the run that was planned last."""
+        return frozen_part(spec, digest, self._federations)
 
     @staticmethod
     def _key(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
@@ -363,7 +368,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if digest == DIGEST else identity(cell.spec, digest, frozen_part(cell.spec)),
+        "id": None if digest == DIGEST else identity(cell.spec, digest, memo.frozen_part(cell.spec, digest)),
         "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],

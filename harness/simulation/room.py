@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
+from harness.core.execution.exact.row_product import exact_sizes
 from harness.core.execution.memory import Room, resident, room
+from harness.core.flat_model import Ravel
 from harness.core.registry import UserError
 from harness.core.units import size
 from harness.simulation.dry_run import DryChannel, DryClients, with_some_noise
+from harness.simulation.evaluation import CHUNK
 from harness.simulation.hollow import LARGE, by_shapes
 from harness.simulation.setup import Execution, Prepared, Setup
 from harness.simulation.simulation import Simulation, divisible
@@ -22,6 +27,8 @@ BASELINE = 300 * 10**6  # bytes of the interpreter with torch and this package
 LEAST, LEAST_BATCH, USUAL = 3, 1, 12
 BY_SAMPLE = 3  # copies of the clipped gradients of single samples, beside these
 READ = 2  # copies of all clients' own models in an evaluation
+# Copies of the activations of a batch: those for the backward pass, then also gradients and windows of filters.
+USUAL_KEPT, USUAL_EVALUATED = 2, 4
 MENTIONED = 0.1  # share of the memory that is left from which a run's need is told
 
 
@@ -64,20 +71,74 @@ class Fit(NamedTuple):
     note: str = ""
 
 
+class Activations(NamedTuple):
+    """Bytes that a network makes of one sample: all that it keeps for the backward pass, and the largest tensor."""
+
+    kept: int = 0
+    largest: int = 0
+
+
 def needed(setup: Prepared) -> Need:
     """Estimate the memory of a run from the number of clients that compute at once, their models and batches."""
     clients, model, batch = sizes(setup)
     in_parts = setup.in_parts or (setup.in_parts is None and setup.rows.mode == "loop" and _divisible(setup))
-    at_once = min(clients, setup.rows.threads) + 1 if in_parts else clients  # and the server's
-    privacy, by_sample = setup.privacy, 0
-    if privacy is not None and privacy.by_gradient and not privacy.ghost:
-        width = batch // max(1, setup.federation.pool.x[0].numel())
-        by_sample = width * model * (at_once if setup.rows.mode == "vmap" else setup.rows.threads)
+    threads = min(clients, setup.rows.threads)
+    at_once = threads + 1 if in_parts else clients  # and the server's
+    computing = clients if setup.rows.mode == "vmap" and not in_parts else threads
+    by_sample = computing * _width(setup, batch) * model if _by_sample(setup) else 0
     size_of_entry = setup.federation.pool.x.element_size()
-    kept, read = _kept(setup, clients)
-    least = LEAST * at_once * model + LEAST_BATCH * at_once * batch + by_sample + kept + read
-    usual = USUAL * at_once * (model + batch) + BY_SAMPLE * by_sample + kept + READ * read
-    return Need(_data(setup), size_of_entry * least, size_of_entry * usual)
+    rows, read = _kept(setup, clients)
+    least = LEAST * at_once * model + LEAST_BATCH * at_once * batch + by_sample + rows + read
+    usual = USUAL * at_once * (model + batch) + BY_SAMPLE * by_sample + rows + READ * read
+    made = _activations(setup)
+    kept = computing * made.kept * (1 if _by_sample(setup) and setup.rows.singly else _width(setup, batch))
+    held = setup.federation.counts("test")
+    of_client, of_all = (min(CHUNK, int(count)) * made.largest for count in (held.max(), held.sum()))
+    surely = 0 if setup.compression.alpha else max(kept, of_client)  # pruned networks make less
+    return Need(
+        _data(setup),
+        size_of_entry * least + surely,
+        size_of_entry * usual + max(USUAL_KEPT * kept, USUAL_EVALUATED * of_all),
+    )
+
+
+def _by_sample(setup: Prepared) -> bool:
+    """Whether a run clips the gradients of single samples."""
+    return setup.privacy is not None and setup.privacy.by_gradient and not setup.privacy.ghost
+
+
+def _width(setup: Prepared, batch: int) -> int:
+    return batch // max(1, setup.federation.pool.x[0].numel())
+
+
+def _activations(setup: Prepared) -> Activations:
+    """Return what the network of a run makes of one sample; nothing without a network.
+
+    It is applied to one sample and to two: what grows is made of samples, and the rest of weights.
+    """
+    if setup.problem.module is None:
+        return Activations()
+    network, sample = Ravel(setup.problem.module), setup.federation.pool.x[0]
+    one, two = (_kept_tensors(network, sample.expand(count, *sample.shape)) for count in (1, 2))
+    grown = [more - less for less, more in zip(one, two, strict=True)]
+    return Activations(sum(grown), max(grown, default=0))
+
+
+def _kept_tensors(network: Ravel, samples: Tensor) -> list[int]:
+    """Return the bytes of the tensors that a network keeps of samples besides these."""
+    vector = torch.zeros(network.size, dtype=samples.dtype, device=samples.device, requires_grad=True)
+    inputs = samples.clone()
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(part: Tensor) -> Tensor:
+        memory = part.untyped_storage()
+        if memory.data_ptr() != inputs.data_ptr():
+            kept[memory.data_ptr()] = memory
+        return part
+
+    with torch.enable_grad(), saved_tensors_hooks(keep, lambda part: part), exact_sizes():
+        network(vector, inputs)
+    return [memory.nbytes() for memory in kept.values()]
 
 
 def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
@@ -152,10 +213,11 @@ def _described(there: Room) -> str:
 
 def _refusal(setup: Prepared, need: Need, there: Room, execution: Execution) -> str:
     clients, model, batch = sizes(setup)
+    activations = _width(setup, batch) * _activations(setup).kept / setup.federation.pool.x.element_size()
     ways = {
         "fewer clients per round (cohort.size)": clients > 1,
         "fewer clients (partition.clients)": any(_kept(setup, clients)),
-        "smaller batches (algorithm.batch_size)": batch > model / 4,
+        "smaller batches (algorithm.batch_size)": batch > model / 4 or activations > model,
         "--vectorize loop": setup.rows.mode == "vmap",
         "fewer --jobs": execution.memory is not None,
         "a smaller model": setup.spec.model is not None,

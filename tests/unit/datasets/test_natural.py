@@ -20,7 +20,15 @@ from datasets.client_statistics import unpack
 from datasets.counting import count
 from datasets.errors import DataError, FederationError
 from datasets.federation import federate
-from datasets.natural_tables import NATURAL, PANCREATITIS, RDATASETS, THYROID_ANSWERS, fill_and_mark
+from datasets.natural_tables import (
+    GENRES,
+    NATURAL,
+    PANCREATITIS,
+    PRETERM_ANSWERS,
+    RDATASETS,
+    THYROID_ANSWERS,
+    fill_and_mark,
+)
 from datasets.partition import Natural, PartitionError
 from datasets.picture import picture
 
@@ -259,6 +267,60 @@ def test_a_patient_without_tsh_is_left_out():
     assert row["T3"] == 2 and row["T3 missing"] == 1 and "TT4 missing" not in row
 
 
+def test_a_first_pregnancy_has_no_history_and_an_unknown_one_is_marked():
+    """Blank answers are unknown; those of a first pregnancy, which nobody asked for, are no."""
+    asked = {name: ["Yes", np.nan, "   ", "No "] for name in PRETERM_ANSWERS}
+    given = {**asked, "Black": ["Yes", "No ", "No ", "No "], "Prev.preg": ["Yes", "No ", "Yes", "Yes"]}
+    given |= {
+        "BMI": [20.0, np.nan, 30.0, 30.0],
+        "N.prev.preg": [3.0, np.nan, np.nan, 1.0],
+        "N.living.kids": 2.0,
+    }
+    given["Birth.outcome"] = ["Live birth  ", "Non-live birth", "Live birth", "Elective abortion   "]
+    given["Preg.ended...37.wk"] = ["No ", "Yes", "No ", "Yes"]
+    table = NATURAL["preterm"]
+    cleaned = table.clean(pd.DataFrame(given))
+    assert cleaned["Spont.ab"].tolist() == ["Yes", "No", "unknown"], "who chose the end is left out"
+    assert cleaned["race"].tolist() == ["black", "not black", "not black"]
+    assert cleaned["N.prev.preg"].tolist() == [3, 0, 2] and cleaned["N.prev.preg missing"].tolist() == [
+        0,
+        0,
+        1,
+    ]
+    assert cleaned["N.living.kids"].tolist() == [2, 0, 2] and cleaned["BMI missing"].tolist() == [0, 1, 0]
+    assert table.label(cleaned).tolist() == [0, 1, 0]
+
+
+def test_years_of_school_that_are_means_are_missing():
+    given = {
+        "id": [1, 1, 2],
+        "female": [0, 0, 1],
+        "educ": [10.5, 9.0, 11.8182401657104],
+        "docvis": [0, 1, 121],
+    }
+    table = NATURAL["visits"]
+    cleaned = table.clean(pd.DataFrame(given))
+    assert cleaned["educ"].tolist() == [10.5, 9, 11] and cleaned["educ missing"].tolist() == [0, 0, 1]
+    assert cleaned["sex"].tolist() == ["male", "male", "female"] and cleaned["id"].tolist() == ["1", "1", "2"]
+    assert table.label(cleaned).tolist() == [0, 1, 1]
+
+
+def test_a_film_has_the_genres_that_are_listed():
+    listed = ["Drama", "Children|Sci-Fi", "(no genres listed)"]
+    given = {
+        "userId": [7, 7, 8],
+        "year": [1995.0, 2001.0, np.nan],
+        "genres": listed,
+        "rating": [3.5, 4.0, 5.0],
+    }
+    table = NATURAL["movielens"]
+    cleaned = table.clean(pd.DataFrame(given))
+    assert cleaned[list(GENRES)].sum(axis=1).tolist() == [1, 2, 0]
+    assert cleaned["Drama"].tolist() == [1, 0, 0] and cleaned["Sci-Fi"].tolist() == [0, 1, 0]
+    assert cleaned["year"].tolist() == [1995, 2001, 1995] and cleaned["year missing"].tolist() == [0, 0, 1]
+    assert table.label(cleaned).tolist() == [0, 1, 1]
+
+
 def test_columns_that_tell_the_client_are_left_out_with_it():
     made = {"x": torch.zeros(4, 2), "features": ("sex", "sex-age"), "origins": ("sex", "sex-age")}
     data = replace(load("breast-cancer"), y=torch.tensor([0, 1, 0, 1]), continuous=None, **made)
@@ -353,6 +415,9 @@ FACTS = {  # samples, features, clients, smallest and largest client, share of p
     "union": (19_178, 44, 4_148, 1, 12, 0.234),
     "pancreatitis": (602, 54, 4, 3, 413, 0.131),
     "lectures": (73_421, 25, 2_972, 1, 92, 0.445),
+    "preterm": (812, 65, 4, 167, 246, 0.124),
+    "visits": (19_609, 11, 6_127, 1, 5, 0.614),
+    "movielens": (100_004, 21, 671, 20, 2_391, 0.516),
     "thyroid": (3_401, 27, 5, 39, 1_840, 0.086),
 }
 

@@ -12,18 +12,20 @@ import torch
 from torch import nn
 
 import harness
-from datasets.encoders import ENCODERS, encoder
+from datasets.encoders import ENCODERS, encoder, features
 from harness.__main__ import main
 from harness.config import plugins
 from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
+from harness.config.sweep import Combination
 from harness.core.flat_model import constants_digest
 from harness.core.registry import Incompatible, UserError
 from harness.models import build
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.federations import load_once, stand_in_federation
+from harness.simulation.plan import plan
 from harness.simulation.saved_model import check_savable
 from harness.simulation.simulation import Simulation
 from harness.simulation.statement import public_information
@@ -211,6 +213,16 @@ def test_images_that_are_not_here_are_planned_with_the_features(encoders, monkey
     monkeypatch.setenv("FEDFRONTIER_DATA", "/nowhere")
     federation = stand_in_federation(spec(name="cifar10"))
     assert federation.pool.x.shape == (60_000, 8)
+
+
+def test_a_plan_without_trials_computes_no_features(encoders, tmp_path, monkeypatch):
+    """Its ids are those of the runs."""
+    factors = {"name": "mlp", "adapter": {"kind": "lora", "rank": 1, "on": ["Linear"]}}
+    run = read_spec(over({"name": "digits", "encoder": "pixels"}, model=factors))
+    monkeypatch.setattr(features, "_computed", None)  # which would raise
+    (row,) = plan([Combination({}, run)], timed=False)
+    monkeypatch.undo()
+    assert row["id"] == prepare(run).id
 
 
 PLUGIN = """

@@ -103,6 +103,27 @@ def test_models_that_absent_clients_keep_count(left) -> None:
     assert long.least - short.least == pytest.approx((1 - 0.98**100) * held, rel=0.05)
 
 
+def test_activations_of_a_large_batch_count(left) -> None:
+    """Of one sample the CNN keeps 2048 + 1024 outputs of ReLU, 512 + 256 of poolings, and 16 of the dense layer.
+
+    These are floats, and for each output of a pooling it keeps a place of eight bytes.
+    """
+    whole = {"name": "fedavg", "local_steps": 1, "batch_size": None}
+    cnn = {"name": "fedavg_cnn", "hidden": 16}
+    setup = calibrated(prepare(read_spec(spec(whole, clients=1, **DIGITS, model=cnn))))
+    kept = 4 * (2048 + 1024 + 512 + 256 + 16) + 8 * (512 + 256)
+    samples = int(setup.federation.counts().max())
+    assert samples > 1000
+    left(samples * kept)
+    with pytest.raises(UserError, match=r"smaller batches \(algorithm\.batch_size\)"):
+        fit(setup, Execution())
+    left(2 * samples * kept)
+    assert fit(setup, Execution()).most == 1
+    few = calibrated(prepare(read_spec(spec({**whole, "batch_size": 8}, clients=1, **DIGITS, model=cnn))))
+    left(samples * kept)
+    assert fit(few, Execution()).most == 1
+
+
 def test_a_worker_has_its_share(data, left, monkeypatch) -> None:
     setup = setup_of(data, SCAFFOLD)
     left(10**12)
@@ -182,6 +203,14 @@ DIGITS = {"data": {"name": "digits"}}
 KINDS = {
     "convolutions in a loop": [
         spec("scaffold", clients=8, **DIGITS, model={"name": "fedavg_cnn", "hidden": 4096})
+    ],
+    "activations of a large batch": [
+        spec(
+            {"name": "fedavg", "local_steps": 1, "batch_size": None},
+            clients=1,
+            **DIGITS,
+            model={"name": "resnet18", "width": 0.5},
+        )
     ],
     "a thousand clients": [spec(hidden=(), clients=1000, **DIGITS)],
     "rows of all clients": [spec("scaffold", clients=10)],
