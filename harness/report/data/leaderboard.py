@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
@@ -39,9 +39,7 @@ from harness.report.data.specs import (
     partition_text,
 )
 from harness.report.data.system_costs import SystemCosts, system_costs
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 PRIVACY = (
     *("epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier"),

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
@@ -17,12 +19,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

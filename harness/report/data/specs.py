@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datasets.formats import name_of_file
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
 LONGEST_SCHEDULE = 48  # the same for schedules of ratios

@@ -7,7 +7,7 @@ import gzip
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -46,9 +46,7 @@ from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import csv_text, markdown_text, reasons, summary
 from harness.storage.files import write_text
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 SUFFIXES = (".svg", ".png", ".pdf")
 

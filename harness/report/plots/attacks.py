@@ -26,11 +26,10 @@ from harness.report.plots.figure import (
     write_title,
 )
 from harness.report.tables.text import words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 #: Measure -> what is on the axis, and what guessing gives: a number, or the measure that holds it.
 DRAWN: dict[str, tuple[str, float | str]] = {

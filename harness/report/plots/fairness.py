@@ -21,11 +21,10 @@ from harness.report.plots.figure import (
     with_budgets,
 )
 from harness.report.tables.text import spread
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
 MOST_TASKS = 4

@@ -24,13 +24,12 @@ from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.files import replacing
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
-
-    from harness.storage.store import RunRecord
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")

@@ -27,11 +27,10 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import quantity
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
 

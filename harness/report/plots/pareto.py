@@ -29,11 +29,10 @@ from harness.report.plots.figure import (
     save,
 )
 from harness.report.tables.text import quantity, words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 MOST_TASKS = 8
 FEWEST = 3  # algorithms that send something

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
@@ -20,9 +19,7 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import words
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 MOST_PANELS = 9
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
@@ -19,9 +18,7 @@ from harness.report.tables.pivot import value_text
 from harness.report.tables.text import words
 from harness.report.tables.tuning import names_of, settings_of
 from harness.storage.files import safe_name, write_text
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -23,9 +23,7 @@ from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, value_text, with_spread
 from harness.report.tables.text import in_sentence, words
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that may differ within a table
 

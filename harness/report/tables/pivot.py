@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, counted, unknown
@@ -21,10 +21,7 @@ from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import quantity, words
 from harness.storage.cells import as_csv
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
-
+from harness.storage.store import RunRecord
 
 NONE = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values

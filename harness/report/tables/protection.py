@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 
 class Comparison(NamedTuple):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from harness.config.report import Target
+from harness.config.system import System
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import MostExposed, most_exposed_of
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results, grouped
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
-
-if TYPE_CHECKING:
-    from harness.config.report import Target
-    from harness.config.system import System
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 Row = Mapping[str, Any]
 

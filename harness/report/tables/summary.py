@@ -23,11 +23,10 @@ from harness.report.tables.protection import Comparison, compare_protection, lab
 from harness.report.tables.rows import Board
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from harness.storage.store import RunRecord
 
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_COMPARED = 3  # data sets with tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
@@ -25,9 +25,7 @@ from harness.report.tables.text import (
     words,
 )
 from harness.report.tables.together import upward
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
