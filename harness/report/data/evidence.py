@@ -19,7 +19,7 @@ import scipy  # its parts are imported at their first use, as they are slow to i
 from harness.config.report import COSTS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
-from harness.report.data.procedure import procedure_difference
+from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, paired_statistics
 from harness.report.data.tested import seed_pairs
@@ -117,6 +117,7 @@ class Evidence:
         self.rows = plain_rows(frame)
         self.by, self.clients = by, clients
         self.cells = {cell.key: cell for cell in cells}
+        self._procedures = Procedures(by)
 
     @classmethod
     def of_table(cls, frame: pd.DataFrame, by: str | None = None, clients: float | None = None) -> Evidence:
@@ -186,14 +187,12 @@ class Evidence:
         differences = list(seed_pairs(best, cell, self.by).differences.values())
         if not differences:
             return self._published_difference(*rows)
-        statistics = paired_statistics([differences])[0]
-        if interval := procedure_difference(best, cell, self.by):
-            return Loss(statistics.mean, *interval, SEARCHES, True)
-        if statistics.low is not None and statistics.high is not None:
-            return Loss(statistics.mean, statistics.low, statistics.high, SEEDS, True)
-        half = math.inf if statistics.half is None else statistics.half
-        over = "" if statistics.half is None else SEEDS
-        return Loss(statistics.mean, statistics.mean - half, statistics.mean + half, over, True)
+        (paired,) = paired_statistics([differences])
+        if interval := self._procedures.difference(best, cell):
+            return Loss(paired.mean, *interval, SEARCHES, True)
+        if interval := paired.interval:
+            return Loss(paired.mean, *interval, SEEDS, True)
+        return Loss(paired.mean, -math.inf, math.inf, "", True)
 
     def _published_difference(self, best: Row, row: Row) -> Loss:
         """Return a difference by the columns of two rows.

@@ -126,7 +126,7 @@ def leaderboard(
     parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), *changes]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
-    parts += [] if baseline is None else [comparison(cells, by, baseline)]
+    parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]
     frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
     frame["ranked_by"] = by
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -272,6 +273,10 @@ class Cell:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
         last = self.runs[0].results.last(measure)
         return {seed: value for seed, number in self._numbers.items() if (value := last[number]) is not None}
+
+    def mean(self, measure: str) -> float:
+        """Return the mean of `values` over seeds, of which there must be some."""
+        return fmean(self.values(measure).values())
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""

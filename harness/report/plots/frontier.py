@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
@@ -134,7 +133,7 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
 
 
 def _point(cell: Cell, metric: str) -> FrontierPoint:
-    return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), mean_and_reach(cell, metric))
+    return FrontierPoint(_line(cell), cell.mean("bytes"), mean_and_reach(cell, metric))
 
 
 def _budget(cell: Cell) -> float:

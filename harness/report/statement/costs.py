@@ -60,7 +60,7 @@ def client_table(subject: Subject) -> list[ClientCosts]:
     cells, measure = (subject.plain, *subject.private), subject.measure
     scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
     missed = subject.has(MISSED)
-    texts = [f"{fmean(subject.plain.values(measure).values()):z.3f}"]
+    texts = [f"{subject.plain.mean(measure):z.3f}"]
     pairs = [seed_pairs(cell, subject.plain, measure).differences for cell in subject.private]
     total = [
         change_from(subject.plain, cell, measure, subject.resolution.procedures) for cell in subject.private
@@ -156,7 +156,7 @@ def bias(subject: Subject) -> str:
 
 
 def _missed(cell: Cell) -> float:
-    return 100 * (1 - fmean(cell.values(MISSED).values()))
+    return 100 * (1 - cell.mean(MISSED))
 
 
 def _tested(number: float, cases: float) -> str:

@@ -132,7 +132,7 @@ def _group(
 ) -> list[str]:
     """Return the texts of a group and of what is behind it."""
     by = resolution.measure
-    means = {cell.key: fmean(cell.values(by).values()) for cell in methods}
+    means = {cell.key: cell.mean(by) for cell in methods}
     ordered = sorted(level, key=lambda cell: means[cell.key], reverse=better_is_higher(by))
     best = ordered[0]
     off = {key: abs(mean - means[best.key]) for key, mean in means.items()}
@@ -187,7 +187,7 @@ def critical_text(result: Ranks) -> str:
 
 def _inverted(inversion: Inversion) -> str:
     cell, measure = inversion.cell, inversion.measure
-    values = (value_text(fmean(own.values(measure).values()), measure) for own in (cell, inversion.smaller))
+    values = (value_text(own.mean(measure), measure) for own in (cell, inversion.smaller))
     mean, better = values
     where = " ".join(filter(None, (cell.algorithm, "on", part_name(cell.spec.get("data")))))
     return (

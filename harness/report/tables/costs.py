@@ -119,7 +119,7 @@ def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
     """Return a sort key: most protections first, then the best value, without protection if there is one."""
     first = next((cell for cell in row.values() if not is_protected(cell)), next(iter(row.values())))
     sign = -1 if better_is_higher(measure) else 1
-    return -len(row), sign * fmean(first.values(measure).values())
+    return -len(row), sign * first.mean(measure)
 
 
 def _with_change(
@@ -129,7 +129,7 @@ def _with_change(
     if (cell := row.get(head)) is None:
         return ""
     scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
-    text = format(fmean(cell.values(measure).values()), ".3f" if in_points(measure) else ".4g")
+    text = format(cell.mean(measure), ".3f" if in_points(measure) else ".4g")
     plain = row.get(unprotected)
     if plain is None or cell is plain:
         return text
