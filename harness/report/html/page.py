@@ -113,7 +113,7 @@ def write_report(
     """
     results = Results.of(records)
     spec = results.ranked(spec)
-    board = board_of(results, spec.by, spec.baseline, spec.target, spec.system)
+    board = board_of(results, spec)
     tables, certain = report_tables(results, spec), certainty(results, board)
     folder.mkdir(parents=True, exist_ok=True)
     files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}

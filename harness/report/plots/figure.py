@@ -277,10 +277,7 @@ def write_pictures(
         axes = panel_axes(figure, down, across, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
             draw(ax, panel)
-        entries: dict[str, Any] = {}
-        for ax in axes:
-            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
-                entries.setdefault(text, handle)
+        entries = legend_entries(axes)
         if len(panels) > 1 and (apart or len(entries) > MOST_LINES + 2):
             extra = down * max(_legend(ax, int(width / across * LETTERS)) for ax in axes)
         else:
@@ -300,6 +297,15 @@ def panel_axes(figure: Figure, down: int, across: int, panels: int) -> list[Axes
     for ax in axes[panels:]:
         ax.set_axis_off()
     return axes[:panels]
+
+
+def legend_entries(axes: Iterable[Axes]) -> dict[str, Any]:
+    """Return the lines of some panels by their labels, each label once."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    return entries
 
 
 def name_point(ax: Axes, name: str, point: tuple[float, float], color: str) -> None:

@@ -62,7 +62,7 @@ def _namesakes(resolution: Resolution, labels: Mapping[str, tuple[str, str]]) ->
         task, budget = labels[pair.cells[0].key]
         row = f"{task}, {_pair(pair)}" if several else task
         text = _difference(pair.difference, by) + _interval(pair.interval, by)
-        places[row, budget] = Place(text, {}, "")
+        places[row, budget] = Place(text)
     budgets = {labels[pair.cells[0].key][1]: budget_of(pair.cells[0]).epsilon for pair in pairs}
     columns = sorted(budgets, key=lambda name: (-budgets[name], name))
     largest = max(abs(pair.difference) for pair in pairs)
@@ -114,17 +114,12 @@ def _groups(
     if not rows:
         return []
     columns = ("Level with the best", "Differ by", words(by), "95 %", "Bytes", "Behind")
-    places = {
-        (row, column): Place(text, {}, "")
-        for row, texts in rows.items()
-        for column, text in zip(columns, texts, strict=True)
-    }
     note = (
         f"Of each method the best setting. {words(by)} and its interval, over searches and seeds, are those of the "
         "first; the means of the others are no further from it than they differ by. Behind: how many "
         f"others are behind the first by how much{', in points' if in_points(by) else ''}."
     )
-    return [Grid(LEVEL, "task and budget", note, tuple(rows), columns, places)]
+    return [Grid.of_texts(LEVEL, "task and budget", note, columns, rows)]
 
 
 def _group(

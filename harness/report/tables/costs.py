@@ -21,7 +21,7 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NONE
-from harness.report.tables.pivot import Grid, Place
+from harness.report.tables.pivot import Grid
 from harness.report.tables.protection import Comparison, compare_protection, is_protected, label, labels
 from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
 
@@ -71,7 +71,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
         _unpaired(comparison),
     ]
     title = f"What privacy and compression cost on {data_of(plain)}"
-    return _grid(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
+    return Grid.of_texts(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
 
 
 def method_table(comparison: Comparison, results: Results, resolution: Resolution) -> Grid | None:
@@ -112,7 +112,7 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
         for name in shown
     }
     title = f"What privacy and compression cost every method on {data_of(plain)}"
-    return _grid(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
+    return Grid.of_texts(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
 
 
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
@@ -137,17 +137,6 @@ def _with_change(
         return text
     level = f"{NONE} " * is_level(change, resolution, plain, cell)
     return f"{text} ({level}{signed(scale * change.mean, form)})"
-
-
-def _grid(
-    title: str, corner: str, note: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]
-) -> Grid:
-    places = {
-        (name, head): Place(text, {}, "")
-        for name, texts in rows.items()
-        for head, text in zip(heads, texts, strict=True)
-    }
-    return Grid(title, corner, note, tuple(rows), tuple(heads), places)
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
@@ -200,7 +189,7 @@ def client_table(comparison: Comparison, results: Results) -> Grid | None:
     note = f"Under {comparison.plain.algorithm}; changes are points on each client's own test samples, over seeds."
     if len({cell.algorithm for cell in results.cells if cell.done} - {comparison.plain.algorithm, ALONE}):
         note += " Those of the other methods are in the page's table Results of each client."
-    return _grid(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
+    return Grid.of_texts(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
 
 
 def _change_text(change: Change | None, scale: float, form: str) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.config.report import Target
-from harness.config.system import System
+from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import MostExposed, most_exposed_of
 from harness.report.data.leaderboard import leaderboard
@@ -18,6 +17,8 @@ from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, q
 from harness.storage.store import RunRecord
 
 Row = Mapping[str, Any]
+
+USUAL = ReportSpec()
 
 
 class Board:
@@ -88,16 +89,10 @@ class Board:
         }
 
 
-def board_of(
-    records: Iterable[RunRecord],
-    by: str = "accuracy",
-    baseline: str | None = None,
-    target: Target | None = None,
-    system: System | None = None,
-) -> Board:
-    """Return the leaderboard of results for readers, made once; arguments as for `leaderboard`."""
+def board_of(records: Iterable[RunRecord], spec: ReportSpec = USUAL) -> Board:
+    """Return the leaderboard of results for readers, made once."""
     results = Results.of(records)
-    key = (by, baseline, target, system)
+    key = (spec.by, spec.baseline, spec.target, spec.system)
     if key not in results.boards:
         results.boards[key] = Board.of(leaderboard(results, *key), results)
     board: Board = results.boards[key]

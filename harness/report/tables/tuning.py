@@ -54,22 +54,22 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(settings_of(search), {}, "")
+        places[name, "Chosen"] = Place(settings_of(search))
         if (sought := search.mean) is not None:
-            places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed, "")
+            places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed)
         reported = search.cells[0].values(measure)
         if sought is not None and reported:
-            places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported, "")
-            places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric), {}, "")
+            places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported)
+            places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric))
         for size in sizes:
             best = search.best_of(size)
-            places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
-        places[name, ALSO] = Place(_also(search), {}, "")
-        places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
+            places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric))
+        places[name, ALSO] = Place(_also(search))
+        places[name, "Failed"] = Place(str(search.failed or ""))
         if (price := search.price) is not None:
-            places[name, RUNS] = Place(_runs(price), {}, "", price["runs"])
+            places[name, RUNS] = Place(_runs(price), figure=price["runs"])
             places[name, PRICE] = _price(price["epsilon"])
-        places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
+        places[name, COST] = Place(_epsilon(search.found["epsilon"]))
     columns = (
         *("Chosen", words(measure), REPORTED, CURSE),
         *(f"Best of {size}" for size in sizes),
@@ -180,9 +180,9 @@ def _runs(price: Mapping[str, Any]) -> str:
 def _price(epsilon: float | str | None) -> Place:
     """Return the epsilon of all runs of a search, rounded up, as it is a bound."""
     if epsilon is None:
-        return Place("not known", {}, "")
+        return Place("not known")
     value = float(epsilon)
-    return Place(quantity(upward(value), 3), {}, "", value)
+    return Place(quantity(upward(value), 3), figure=value)
 
 
 def _of_cost(budget: int) -> str:
