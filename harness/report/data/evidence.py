@@ -14,14 +14,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
-import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.report import COSTS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, paired_statistics
+from harness.report.data.statistics import paired_statistics, t_half
 from harness.report.data.tested import seed_pairs
 
 Row = Mapping[str, Any]
@@ -90,7 +89,7 @@ class Federation(NamedTuple):
         return cls(row["suite"] or "", dataset, row["partition"] or "", row["clients"], telling)
 
 
-def plain_rows(frame: pd.DataFrame) -> list[Row]:
+def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Return the rows of a table as mappings from column to value, None where a field is empty."""
     plain = frame.astype(object).where(frame.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
@@ -114,7 +113,7 @@ class Evidence:
     def __init__(
         self, frame: pd.DataFrame, by: str, cells: Iterable[Cell] = (), clients: float | None = None
     ) -> None:
-        self.rows = plain_rows(frame)
+        self.rows = rows_of(frame)
         self.by, self.clients = by, clients
         self.cells = {cell.key: cell for cell in cells}
         self._procedures = Procedures(by)
@@ -169,7 +168,7 @@ class Evidence:
             return Estimate(mean, mean, mean, "")
         if deviation is None or seeds < 2:
             return Estimate(mean, -math.inf, math.inf, "")
-        half = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * deviation / math.sqrt(seeds)
+        half = t_half(deviation, seeds)
         return Estimate(mean, mean - half, mean + half, SEEDS)
 
     def loss(self, best: Row, row: Row) -> Loss:

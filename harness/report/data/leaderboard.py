@@ -15,7 +15,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
-import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.recorded import model_meta
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
@@ -38,6 +37,7 @@ from harness.report.data.specs import (
     part_name,
     partition_text,
 )
+from harness.report.data.statistics import t_half
 from harness.report.data.system_costs import SystemCosts, system_costs
 from harness.storage.store import RunRecord
 
@@ -207,9 +207,7 @@ def _on_system(cells: Sequence[Cell], system: System, target: Target | None) -> 
 
 def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    return float(scipy.special.stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return None if len(values) < 2 else t_half(stdev(values), len(values))
 
 
 def _description(cell: Cell) -> dict[str, Any]:

@@ -100,6 +100,11 @@ def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
     return {name: in_text(name, value) for name, value in dotted(spec)}
 
 
+def settings_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the column ``settings`` of a row by name; settings of the algorithm have no section."""
+    return dict(text.partition("=")[::2] for text in (row["settings"] or "").split())
+
+
 def in_text(name: str, value: Any) -> str:
     """Return the canonical text of a setting, without spaces."""
     if name.startswith("compression.") and (steps := schedule_text(value)) is not None:

@@ -83,6 +83,11 @@ def paired_statistics(differences: Sequence[Sequence[float]]) -> list[Paired]:
     return [statistics[number] for number in range(len(differences))]
 
 
+def t_half(std: float, seeds: int) -> float:
+    """Return the half width of the 95 % t interval of a mean over two seeds or more."""
+    return float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
+
+
 def _piece_statistics(data: Array) -> list[Paired]:
     count, seeds = data.shape
     mean = data.mean(-1)

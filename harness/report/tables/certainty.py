@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.core.registry import counted
 from harness.core.units import size
-from harness.metrics import better_is_higher, described
+from harness.metrics import better_is_higher
 from harness.report.data.best import level_with_best
 from harness.report.data.budgets import budget_of
 from harness.report.data.comparison import RIVALS
@@ -21,7 +21,15 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import part_name
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.rows import Board, protection
-from harness.report.tables.text import distinguishing, in_points, in_sentence, signed, without_section, words
+from harness.report.tables.text import (
+    distinguishing,
+    form_of,
+    in_points,
+    in_sentence,
+    signed,
+    without_section,
+    words,
+)
 
 APART = "What this table cannot tell apart"
 LEVEL = "Methods that cannot be told from the best"
@@ -233,12 +241,12 @@ def _range(ends: Collection[str]) -> str:
 
 def _difference(value: float, measure: str) -> str:
     """Return a difference with its sign, in points where the measure is a share."""
-    return signed(100 * value, "+.1f") if in_points(measure) else signed(value, f"+{_form(measure)}")
+    return signed(100 * value, "+.1f") if in_points(measure) else signed(value, f"+{form_of(measure)}")
 
 
 def _number(value: float, measure: str) -> str:
     """Return a difference without its sign."""
-    return f"{100 * value:.1f}" if in_points(measure) else format(value, _form(measure))
+    return f"{100 * value:.1f}" if in_points(measure) else format(value, form_of(measure))
 
 
 def _amount(value: float, measure: str) -> str:
@@ -249,8 +257,3 @@ def _amount(value: float, measure: str) -> str:
 
 def _interval(interval: Interval | None, measure: str) -> str:
     return "" if interval is None else f" [{', '.join(_difference(end, measure) for end in interval)}]"
-
-
-def _form(measure: str) -> str:
-    metric = described(measure)
-    return ".3g" if metric is None else metric.format

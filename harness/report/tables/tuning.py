@@ -16,11 +16,11 @@ from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
+    change_text,
     distinguishing,
     in_points,
     in_sentence,
     quantity,
-    signed,
     without_section,
     words,
 )
@@ -197,7 +197,7 @@ def _of_cost(budget: int) -> str:
 def _curse(sought: float, reported: float, metric: str) -> str:
     """Return how much better a setting looked in the search than in the reported runs."""
     better = sought - reported if better_is_higher(metric) else reported - sought
-    return signed(100 * better, "+.1f") if in_points(metric) else signed(better, "+.3g")
+    return change_text(better, metric)
 
 
 def _also(search: Searched) -> str:
