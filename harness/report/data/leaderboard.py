@@ -30,13 +30,7 @@ from harness.report.data.procedure import Procedures
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped, telling_settings
-from harness.report.data.specs import (
-    data_files,
-    data_name,
-    largest_ratio,
-    part_name,
-    partition_text,
-)
+from harness.report.data.specs import data_files, data_name, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import t_half
 from harness.report.data.system_costs import SystemCosts, system_costs
 from harness.storage.store import RunRecord

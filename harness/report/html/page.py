@@ -23,12 +23,7 @@ from harness.report.plots.every import PICTURES, draw_all
 from harness.report.plots.figure import Pictures
 from harness.report.tables.certainty import Certainty, certainty
 from harness.report.tables.clients import by_client
-from harness.report.tables.columns import (
-    UNDONE,
-    ShownColumn,
-    diagnostics,
-    runs,
-)
+from harness.report.tables.columns import UNDONE, ShownColumn, diagnostics, runs
 from harness.report.tables.costs import cost_tables
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate

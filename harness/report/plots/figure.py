@@ -94,10 +94,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(
-    records: Iterable[RunRecord],
-    metric: str,
-    fallback: tuple[str, ...] = FALLBACK,
-    along: str | None = None,
+    records: Iterable[RunRecord], metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
 ) -> list[Panel]:
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
     results = Results.of(records)

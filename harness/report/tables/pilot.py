@@ -69,11 +69,7 @@ def pilot(asked: ReferenceAnswer, data: Any = None, clients: int | None = None) 
             "eval_every": 1000,
         },
         "sweep": [*blocks.values(), {"algorithm": ["local", "centralized"], "seed": f"0..{SEEDS - 1}"}],
-        "tune": {
-            "settings": ranges,
-            "metric": by if by in CHOOSING else "auroc",
-            "budget": BUDGET,
-        },
+        "tune": {"settings": ranges, "metric": by if by in CHOOSING else "auroc", "budget": BUDGET},
         "report": {"by": by, "baseline": SAME[0]},
     }
     head = HEAD.format(blank="" if data else FILL_IN, same=SAME)
