@@ -33,7 +33,7 @@ Loops = Literal["faster", "clients", "samples"]
 
 @dataclass
 class Traits:
-    """What a module carries beside its layers; copies of it carry the same.
+    """Properties of a module beside its layers; copies of it have the same.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Traits:
 
 
 def traits_of(module: nn.Module) -> Traits:
-    """Return what a module carries: its own object, which may be changed."""
+    """Return the properties of a module: its own object, which may be changed."""
     traits: Traits = vars(module).setdefault("traits_of_module", Traits())
     return traits
 

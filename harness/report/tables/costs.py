@@ -34,18 +34,18 @@ MOST_BESIDE = 4  # protections of the table of methods
 
 
 class Costs(NamedTuple):
-    """What protection costs on one data set.
+    """The costs of protection on one data set.
 
     Attributes
     ----------
     comparison : Comparison
-        What is compared.
+        The cells compared.
     answer : str
         The cost in a sentence; may be empty.
     table : Grid
         The rows compared.
     notes : list of str
-        What the figures mean.
+        Explanations of the figures.
     beside : list of Grid
         The tables of all methods and of each client, where there are any.
     """
