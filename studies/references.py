@@ -23,11 +23,11 @@ from harness.config.run import read_spec
 from harness.config.yaml import read
 from harness.core.registry import counted
 from harness.core.units import size
-from harness.report.data.evidence import Federation, Row, plain_rows
+from harness.report.data.evidence import Federation, Row, rows_of
 from harness.report.data.leaderboard import typed
 from harness.report.data.published import published_leaderboard
 from harness.report.data.references import PATH, Shape
-from harness.report.data.specs import dotted, in_text
+from harness.report.data.specs import dotted, in_text, settings_of
 from harness.simulation.federations import make_federation
 from harness.storage.cells import as_csv
 from harness.storage.files import output
@@ -101,7 +101,7 @@ def leaderboards() -> pd.DataFrame:
 def federations(frame: pd.DataFrame) -> dict[Federation, Row]:
     """Return a row of every federation."""
     rows: dict[Federation, Row] = {}
-    for row in plain_rows(frame):
+    for row in rows_of(frame):
         rows.setdefault(Federation.of(row), row)
     return rows
 
@@ -109,7 +109,7 @@ def federations(frame: pd.DataFrame) -> dict[Federation, Row]:
 def table(frame: pd.DataFrame, shape: Callable[[Federation], Shape]) -> str:
     """Return the table as CSV, given the shape of every federation."""
     rows: list[list[Any]] = [[*COLUMNS, *FACTS]]
-    for row in plain_rows(frame):
+    for row in rows_of(frame):
         facts = shape(Federation.of(row))
         texts = {**row, "settings": _settings(row), **dict(zip(FACTS, facts[1:], strict=True))}
         rows.append([_short(texts.get(name)) for name in (*COLUMNS, *FACTS)])
@@ -149,21 +149,19 @@ def _spec(row: Row) -> dict[str, Any]:
 def _settings(row: Mapping[str, Any]) -> str:
     """Return the settings of a row that are not at their defaults; those of its model and problem all."""
     usual = BUILT_IN["algorithm"].get(row["algorithm"], {}).get("defaults", {})
-    texts = []
-    for text in (row["settings"] or "").split():
-        name, _, value = text.partition("=")
-        default = usual.get(name)
-        if not name.startswith(("privacy.", "precision")) and (
-            default is None or in_text(name, default) != value
-        ):
-            texts.append(text)
-    spec, listed = json.loads(row.get("spec") or "{}"), {text.partition("=")[0] for text in texts}
+    kept = {
+        name: text
+        for name, text in settings_of(row).items()
+        if not name.startswith(("privacy.", "precision"))
+        and (name not in usual or usual[name] is None or in_text(name, usual[name]) != text)
+    }
+    spec = json.loads(row.get("spec") or "{}")
     for section in ("model", "problem"):
         part = spec.get(section)
         for name, value in dotted(part) if isinstance(part, dict) else ():
-            if name not in ("name", "kind") and f"{section}.{name}" not in listed:
-                texts.append(f"{section}.{name}={in_text(name, value)}")
-    return " ".join(texts)
+            if name not in ("name", "kind"):
+                kept.setdefault(f"{section}.{name}", in_text(name, value))
+    return " ".join(f"{name}={text}" for name, text in kept.items())
 
 
 def _short(value: Any) -> Any:

@@ -20,34 +20,34 @@ from harness.simulation.setup import Execution
 MOST_WORKERS = 1_000  # threads or processes; torch dies of a hundred thousand
 
 
-def given_spec(given: argparse.Namespace) -> RunSpec:
+def spec_from(args: argparse.Namespace) -> RunSpec:
     """Return the run spec of file and options."""
-    content = given_content(given)
+    content = content_from(args)
     if "algorithm" not in content:
         raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
     spec = read_spec(content)
-    return spec.protected(**_protection(given))
+    return spec.protected(**_protection(args))
 
 
-def given_content(given: argparse.Namespace) -> dict[str, Any]:
+def content_from(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a run in file and options."""
-    content: dict[str, Any] = read_yaml(given.spec) if given.spec else {}
+    content: dict[str, Any] = read_yaml(args.spec) if args.spec else {}
     if content.keys() >= {"id", "spec"}:  # the spec.json of a run
         content = dict(mapping("spec", content["spec"]))
     for name in SECTIONS:
-        if getattr(given, name) is not None:
-            content[name] = parsed(getattr(given, name))
+        if getattr(args, name) is not None:
+            content[name] = parsed(getattr(args, name))
     for name in NUMBERS:
-        value = getattr(given, name.replace("-", "_"))
+        value = getattr(args, name.replace("-", "_"))
         if value is not None:
             content[name.replace("-", "_")] = value
-    if given.precision is not None:
-        content["precision"] = given.precision
-    for path, value in pairs("--set", given.set).items():
+    if args.precision is not None:
+        content["precision"] = args.precision
+    for path, value in pairs("--set", args.set).items():
         assign(content, path, value)
-    if given.clients is not None:
-        assign(content, "partition.clients", given.clients)
-    if "data" in content and not given.spec:
+    if args.clients is not None:
+        assign(content, "partition.clients", args.clients)
+    if "data" in content and not args.spec:
         content.setdefault("model", "logistic")
         content.setdefault("partition", "iid")
         part = content["partition"]
@@ -59,26 +59,26 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
     return content
 
 
-def given_suite(given: argparse.Namespace) -> Suite:
+def suite_from(args: argparse.Namespace) -> Suite:
     """Return the runs of a suite, or of a sweep over one run."""
-    lists = pairs("--sweep", given.sweep, listed=True)
-    over = pairs("--random", given.random)
+    lists = pairs("--sweep", args.sweep, listed=True)
+    over = pairs("--random", args.random)
     if over:
-        lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
-    elif given.draws is not None:
+        lists["random"] = {"draws": 10 if args.draws is None else args.draws, "over": over}
+    elif args.draws is not None:
         raise UserError("--draws needs --random KEY=..., the field to draw")
-    if getattr(given, "suite", None):
-        if extra := describing(given):
+    if getattr(args, "suite", None):
+        if extra := describing(args):
             raise UserError(
-                f"--{extra[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
+                f"--{extra[0]} belongs to a single run; --sweep KEY=VALUE changes suite {args.suite}"
             )
-        chosen = read_suite(given.suite, given.profile, lists)
+        chosen = read_suite(args.suite, args.profile, lists)
     else:
-        name, title = given.name or "sweep", "; ".join([*given.sweep, *given.random])
-        content = {"suite": name, "base": given_content(given), "sweep": lists}
+        name, title = args.name or "sweep", "; ".join([*args.sweep, *args.random])
+        content = {"suite": name, "base": content_from(args), "sweep": lists}
         chosen = make_suite(content | ({"title": title} if title else {}), profile="")
-    chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
-    if chosen_privacy := _protection(given):
+    chosen = replace(chosen, name=checked_name(args.name)) if args.name else chosen
+    if chosen_privacy := _protection(args):
         cells = (
             replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy))
             for cell in chosen.combinations
@@ -87,28 +87,28 @@ def given_suite(given: argparse.Namespace) -> Suite:
     return chosen
 
 
-def describing(given: argparse.Namespace) -> list[str]:
+def describing(args: argparse.Namespace) -> list[str]:
     """Return the options that are given and describe a single run."""
     names = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
-    return [name for name in names if getattr(given, name.replace("-", "_"), None) not in (None, [])]
+    return [name for name in names if getattr(args, name.replace("-", "_"), None) not in (None, [])]
 
 
-def _protection(given: argparse.Namespace) -> dict[str, bool]:
+def _protection(args: argparse.Namespace) -> dict[str, bool]:
     """Return the settings of privacy that options switch on."""
-    return {name: True for name in ("strict", "secure_rng") if getattr(given, name)}
+    return {name: True for name in ("strict", "secure_rng") if getattr(args, name)}
 
 
 def pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
     """Read several ``KEY=VALUE`` with distinct keys."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for item in items:
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
-        if key in found:
+        if key in values:
             raise UserError(f"{option} {key} is given twice")
-        found[key] = parsed(f"[{text}]" if listed else text)
-    return found
+        values[key] = parsed(f"[{text}]" if listed else text)
+    return values
 
 
 def one_thread() -> None:
@@ -116,17 +116,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def given_execution(given: argparse.Namespace) -> Execution:
+def execution_from(args: argparse.Namespace) -> Execution:
     """Return the execution options, and set this process's torch threads."""
     for name in ("threads", "jobs"):
-        count = getattr(given, name, None)
+        count = getattr(args, name, None)
         if count is not None and not 1 <= count <= MOST_WORKERS:
             raise UserError(f"--{name} must be from 1 to {MOST_WORKERS:,}, given {count}")
-    torch.set_num_threads(given.threads)
-    stack = getattr(given, "stack", None)
-    diagnostics = getattr(given, "diagnostics", False)
-    code = getattr(given, "noise_code", None)
-    return Execution(given.device, given.vectorize, given.threads, stack, diagnostics, noise_code=code)
+    torch.set_num_threads(args.threads)
+    stack = getattr(args, "stack", None)
+    diagnostics = getattr(args, "diagnostics", False)
+    code = getattr(args, "noise_code", None)
+    return Execution(args.device, args.vectorize, args.threads, stack, diagnostics, noise_code=code)
 
 
 def parsed(text: str) -> Any:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.arguments import given_spec, one_thread
+from harness.cli.arguments import one_thread, spec_from
 from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
@@ -25,7 +25,7 @@ def draw_command(given: argparse.Namespace) -> int:
 
     one_thread()
     given.algorithm = given.algorithm or "fedavg"
-    federation = make_federation(given_spec(given))
+    federation = make_federation(spec_from(given))
     if federation is None:
         raise UserError("--data: missing; name the data whose partition to draw")
     check_format(given.file)
@@ -66,7 +66,7 @@ def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> No
 def audit_command(given: argparse.Namespace) -> int:
     """Print the results of an audit; return 1 if there are findings."""
     one_thread()
-    parts = audit_setup(calibrated(prepare(given_spec(given))), given.trials, given.canaries)
+    parts = audit_setup(calibrated(prepare(spec_from(given))), given.trials, given.canaries)
     if given.json:
         print(json.dumps(parts, indent=1))
     else:

@@ -26,34 +26,34 @@ SHOWN = (
 MOST_DIFFERENCES = 20  # that are shown
 
 
-def repeat(given: argparse.Namespace, work: Work) -> int:
+def repeat(args: argparse.Namespace, work: Work) -> int:
     """Repeat the row of ``--cell`` and print its figures beside those published; return 1 if they differ."""
-    row, data_path = given_row(given)
-    found = repeat_row(row, work, given.seed, data_path)
-    for seed, why in found.failed.items():
-        log.print(f"seed {seed}: {found.runs[seed]} {why}", markup=False)
-    if given.json:
-        print(json.dumps(_as_json(found), indent=1))
+    row, data_path = row_from(args)
+    repetition = repeat_row(row, work, args.seed, data_path)
+    for seed, why in repetition.failed.items():
+        log.print(f"seed {seed}: {repetition.runs[seed]} {why}", markup=False)
+    if args.json:
+        print(json.dumps(_as_json(repetition), indent=1))
     else:
-        print_rows(_shown(found), _title(found))
-        out.print(_sentence(found), markup=False)
-        if found.earlier:
-            there = f"{counted(found.earlier, 'finished run')} in {work.root}"
+        print_rows(_shown(repetition), _title(repetition))
+        out.print(_sentence(repetition), markup=False)
+        if repetition.earlier:
+            there = f"{counted(repetition.earlier, 'finished run')} in {work.root}"
             out.print(f"Read, not made again: {there}. Another --out makes them again.", markup=False)
-    return int(found.state not in ("identical", "within tolerance"))
+    return int(repetition.state not in ("identical", "within tolerance"))
 
 
-def given_row(given: argparse.Namespace) -> tuple[PublishedRow, str | None]:
+def row_from(args: argparse.Namespace) -> tuple[PublishedRow, str | None]:
     """Return the row of ``--cell``, and where the file is that it was computed on, if that is given."""
-    path, _, cell = given.cell.rpartition(":")
+    path, _, cell = args.cell.rpartition(":")
     if not path or not cell:
         raise UserError(
-            f"--cell: FILE.csv:ID, a leaderboard and the column cell of a row, given {given.cell!r}"
+            f"--cell: FILE.csv:ID, a leaderboard and the column cell of a row, given {args.cell!r}"
         )
-    changes = pairs("--set", given.set)
-    extra = [f"--{name}" for name in describing(given) if name not in ("seed", "set")]
+    changes = pairs("--set", args.set)
+    extra = [f"--{name}" for name in describing(args) if name not in ("seed", "set")]
     extra += [f"--set {name}" for name in changes if name != DATA_PATH]
-    extra += [f"--{name.replace('_', '-')}" for name in EXCLUDED if getattr(given, name)]
+    extra += [f"--{name.replace('_', '-')}" for name in EXCLUDED if getattr(args, name)]
     if extra:
         raise UserError(
             f"{extra[0]}: --cell repeats a row as it is; to change it, take its column spec as a run file"
@@ -62,22 +62,22 @@ def given_row(given: argparse.Namespace) -> tuple[PublishedRow, str | None]:
     return read_row(Path(path).expanduser(), cell), None if data_path is None else str(data_path)
 
 
-def _title(found: Repetition) -> str:
-    fields = found.row.fields
+def _title(repetition: Repetition) -> str:
+    fields = repetition.row.fields
     return f"{fields.get('algorithm', '')} on {fields.get('dataset', '')}, cell {fields['cell']}"
 
 
-def _shown(found: Repetition) -> list[dict[str, Any]]:
+def _shown(repetition: Repetition) -> list[dict[str, Any]]:
     """Return the lines of the table: the usual figures, then those that differ most."""
-    figures = found.figures
-    ranked = f"{found.row.fields.get('ranked_by', '')}_mean"
+    figures = repetition.figures
+    ranked = f"{repetition.row.fields.get('ranked_by', '')}_mean"
     apart = figures.sort_values("difference", ascending=False, kind="stable")
     differing = apart.index[apart["difference"] > TOLERANCE][:MOST_DIFFERENCES]
     names = dict.fromkeys(name for name in (ranked, *SHOWN, *differing) if name in figures.index)
     return [
         {
             "figure": name,
-            "published": _published(found, name),
+            "published": _published(repetition, name),
             "repeated": _text(figures.at[name, "repeated"]),
             "difference": _text(figures.at[name, "difference"]),
         }
@@ -85,46 +85,46 @@ def _shown(found: Repetition) -> list[dict[str, Any]]:
     ]
 
 
-def _published(found: Repetition, name: str) -> str:
+def _published(repetition: Repetition, name: str) -> str:
     """Return a published figure, beside a part of its seeds with the deviation over all."""
-    text = _text(found.figures.at[name, "published"])
-    spread = found.row.figures.get(f"{name.removesuffix('_mean')}_std")
-    return text if found.whole else f"{text} ± {_text(spread)}"
+    text = _text(repetition.figures.at[name, "published"])
+    spread = repetition.row.figures.get(f"{name.removesuffix('_mean')}_std")
+    return text if repetition.whole else f"{text} ± {_text(spread)}"
 
 
 def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
-def _sentence(found: Repetition) -> str:
+def _sentence(repetition: Repetition) -> str:
     """Return how the figures compare, in words."""
-    count, seeds = counted(len(found.figures), "figure"), counted(len(found.runs), "seed")
-    apart = found.figures["difference"] > TOLERANCE
-    if found.state == "not compared":
+    count, seeds = counted(len(repetition.figures), "figure"), counted(len(repetition.runs), "seed")
+    apart = repetition.figures["difference"] > TOLERANCE
+    if repetition.state == "not compared":
         return "Nothing is compared: the row has no mean with a deviation, so single seeds can be anything."
-    if not found.whole:
-        what = f"{seeds} of {len(found.row.seeds)}, {count}"
+    if not repetition.whole:
+        what = f"{seeds} of {len(repetition.row.seeds)}, {count}"
         if apart.any():
             return f"{what}: {apart.sum()} cannot belong to the published means and deviations. Different."
         return f"{what}: all are possible under the published means and deviations."
-    if found.state == "different":
-        size = "" if math.isinf(found.largest) else f", by up to {found.largest:.3g}"
+    if repetition.state == "different":
+        size = "" if math.isinf(repetition.largest) else f", by up to {repetition.largest:.3g}"
         return f"{count} over {seeds}: {apart.sum()} differ{size}. Different."
-    last = "to the last digit" if found.state == "identical" else f"within {TOLERANCE:g}"
+    last = "to the last digit" if repetition.state == "identical" else f"within {TOLERANCE:g}"
     return f"{count} over {seeds}: equal {last}."
 
 
-def _as_json(found: Repetition) -> dict[str, Any]:
+def _as_json(repetition: Repetition) -> dict[str, Any]:
     """Return a repetition for JSON, which has no infinity."""
     figures = {
         name: {key: "inf" if value == math.inf else value for key, value in line.items()}
-        for name, line in found.figures.to_dict("index").items()
+        for name, line in repetition.figures.to_dict("index").items()
     }
     return {
-        "cell": found.row.fields["cell"],
-        "runs": {str(seed): id for seed, id in found.runs.items()},
-        "earlier": found.earlier,
-        "seeds": len(found.row.seeds),
-        "state": found.state,
+        "cell": repetition.row.fields["cell"],
+        "runs": {str(seed): id for seed, id in repetition.runs.items()},
+        "earlier": repetition.earlier,
+        "seeds": len(repetition.row.seeds),
+        "state": repetition.state,
         "figures": figures,
     }

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.cli.arguments import given_execution, given_spec, given_suite, one_thread
+from harness.cli.arguments import execution_from, one_thread, spec_from, suite_from
 from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
 from harness.cli.described import say_tables
 from harness.cli.grammar import CommandLine
@@ -92,7 +92,7 @@ def run_command(args: argparse.Namespace) -> int:
         from harness.cli.repeated import repeat  # reports are slow to import
 
         return repeat(args, work_options(args))
-    spec, execution, trackers = given_spec(args), given_execution(args), tracker_callbacks(args)
+    spec, execution, trackers = spec_from(args), execution_from(args), tracker_callbacks(args)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     say_tables([spec])
     fitted = fit(setup, execution)
@@ -156,7 +156,7 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
 
 def suite_command(args: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
-    suite = given_suite(args)
+    suite = suite_from(args)
     say_tables(cell.spec for cell in suite.combinations if cell.spec is not None)
     ends = run_suite(
         suite,
@@ -183,7 +183,7 @@ def work_options(args: argparse.Namespace) -> Work:
         jobs=args.jobs,
         executor=args.executor,
         address=args.address,
-        execution=given_execution(args),
+        execution=execution_from(args),
         callbacks=tracker_callbacks(args),
         retry=getattr(args, "retry", False),
     )
@@ -206,7 +206,7 @@ def exit_code(ends: Counter[str]) -> int:
 def plan_command(args: CommandLine) -> int:
     """Print the estimated costs of runs."""
     one_thread()
-    chosen = given_suite(args)
+    chosen = suite_from(args)
     combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
     reported, searched, further = estimate(combinations, chosen.tune)
     combinations = [*reported, *searched]

@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal
@@ -30,28 +31,54 @@ Start = Callable[[torch.Generator], Tensor]
 Loops = Literal["faster", "clients", "samples"]
 
 
+@dataclass
+class Traits:
+    """Properties of a module beside its layers; copies of it have the same.
+
+    Attributes
+    ----------
+    start : Start or None
+        Draws its start values.
+    loops : {"faster", "clients", "samples"} or None
+        Why it is taken in loops.
+    computes : torch.dtype or None
+        The type that it computes in, if that is not the type of its parameters.
+    constants : Constants or None
+        Copies of the constants of the model that it is a part of.
+    """
+
+    start: Start | None = None
+    loops: Loops | None = None
+    computes: torch.dtype | None = None
+    constants: Constants | None = None
+
+
+def traits_of(module: nn.Module) -> Traits:
+    """Return the properties of a module: its own object, which may be changed."""
+    traits: Traits = vars(module).setdefault("traits_of_module", Traits())
+    return traits
+
+
 def set_start(module: nn.Module, start: Start) -> None:
     """Set the function that draws a module's start values ``(P,)``, in place of a rule for each kind of layer."""
-    vars(module)["start_values"] = start
+    traits_of(module).start = start
 
 
 def start_of(module: nn.Module) -> Start | None:
     """Return the function that draws a module's start values, if it was given one."""
-    start: Start | None = vars(module).get("start_values")
-    return start
+    return traits_of(module).start
 
 
 def take_in_loops(module: nn.Module, why: Loops = "faster") -> None:
     """Mark a module and all its parts as not vectorized over clients, unless a run asks for it."""
     for part in module.modules():
-        vars(part)["in_loops"] = why
+        traits_of(part).loops = why
 
 
 def loops_of(module: nn.Module | None) -> Loops | None:
     """Return why a module is taken in loops, if it has been marked."""
-    parts = () if module is None else module.modules()
-    marked = (vars(part).get("in_loops") for part in parts)
-    return next((why for why in marked if why is not None), None)
+    parts = () if module is None else map(traits_of, module.modules())
+    return next((part.loops for part in parts if part.loops is not None), None)
 
 
 Copies = dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]]
@@ -80,13 +107,12 @@ class Constants:
     @classmethod
     def of(cls, module: nn.Module) -> Constants:
         """Return the object of a module, which `freeze` gives it; a new one without."""
-        kept: Constants | None = vars(module).get("constants_of_model")
-        return cls() if kept is None else kept
+        return traits_of(module).constants or cls()
 
     def belong_to(self, module: nn.Module) -> None:
         """Become the object of a module and all its parts."""
         for part in module.modules():
-            vars(part)["constants_of_model"] = self
+            traits_of(part).constants = self
 
     def placed(self, constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return a constant on a device in a type.
@@ -194,8 +220,8 @@ class Ravel:
         Supplies the computation, the shapes and the values of buffers, which are not copied; the values of its
         parameters are not used. None may be frozen, see `freeze`. Its attribute
         ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`, unless `set_start` gave it
-        start values. An attribute ``computes`` of one of its layers is the dtype of the computation; outputs have
-        the dtype of the vector. A parameter may have several names, as under weight tying.
+        start values. It computes in the type of the `Traits` of its layers; outputs have the dtype of the vector.
+        A parameter may have several names, as under weight tying.
 
     Attributes
     ----------
@@ -221,7 +247,7 @@ class Ravel:
         shared = {id(value): value for value, _ in self._constants}
         # Shapes only, as problems outlive their runs in caches.
         self.module = deepcopy(module, shared).to("meta")
-        marked = (vars(part).get("computes") for part in module.modules())
+        marked = (traits_of(part).computes for part in module.modules())
         self._computes: torch.dtype | None = next((dtype for dtype in marked if dtype is not None), None)
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}

@@ -267,7 +267,7 @@ class Group:
             log.warning(
                 "%s began with other code: it goes on with the noise of code %s", folder.path, earlier
             )
-            recorder.setup = keyed(setup, earlier)
+            return recorder.of(keyed(setup, earlier))
         return recorder
 
     def _lacking(self, folder: RunFolder) -> list[str]:
@@ -298,7 +298,7 @@ class Group:
         if room.setup.in_parts:
             log.warning("%s: %s", room.setup.id, room.note)
             for number in group:
-                ready[number].setup = replace(ready[number].setup, in_parts=True)
+                ready[number] = ready[number].of(replace(ready[number].setup, in_parts=True))
         pieces = cut([ready[number].setup for number in group], execution.stack, room.most)
         return [[group[place] for place in piece] for piece in pieces]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.core.execution.exact.row_product import Linear
-from harness.core.flat_model import Ravel, loops_of, set_start, start_of
+from harness.core.flat_model import Ravel, loops_of, set_start, start_of, traits_of
 from harness.core.registry import UserError
 
 Initializer = Literal["default", "xavier", "kaiming", "own"]
@@ -84,16 +84,16 @@ def encoder(net: Net, latent: int) -> Encoder:
     if start is not None:  # what is appended starts by rule
         length, appended = Ravel(net.extractor).size, Ravel(nn.Sequential(layer, extended.head))
         set_start(extended, lambda g: torch.cat([start(g)[:length], appended.init(g)]))
-    compute_in(getattr(net.head, "computes", None), extended)
+    compute_in(traits_of(net.head).computes, extended)
     return extended
 
 
 def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
     """Set the type that a net and each of its parts compute in (`Ravel`), independent of the parameters' type."""
     for part in net.modules():
-        vars(part)["computes"] = dtype
+        traits_of(part).computes = dtype
 
 
 def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
     """Return whether a net computes in this type."""
-    return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())
+    return net is not None and any(traits_of(part).computes == dtype for part in net.modules())

@@ -57,8 +57,7 @@ class Report:
     @property
     def board(self) -> Board:
         """The leaderboard as it was written."""
-        spec = self.spec
-        return board_of(self.results, spec.by, spec.baseline, spec.target, spec.system)
+        return board_of(self.results, self.spec)
 
     def leaderboard(self) -> pd.DataFrame:
         """Return the leaderboard, one row per cell."""

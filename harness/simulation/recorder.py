@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +63,7 @@ class Recorder:
     Attributes
     ----------
     setup : Prepared
-        The run. Until `open`, the executor may give it the noise of other code, or have its cohort in parts.
+        The run.
     checkpoint : dict or None
         Checkpoint of the folder.
     lines, spent : int, float
@@ -91,6 +92,12 @@ class Recorder:
         self._attacks: dict[str, Any] = {}
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
+
+    def of(self, setup: Prepared) -> Recorder:
+        """Return the recorder of the run as prepared otherwise: with other noise, or its cohort in parts."""
+        recorder = copy(self)
+        recorder.setup = setup
+        return recorder
 
     def open(self, setup: Setup, expected: Callable[[int], dict[str, int]] | None = None) -> None:
         """Start the folder of a run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -18,7 +18,7 @@ from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import masked_state, prune_own_models
 from harness.core.execution.vectorize import ClientExecutor, Mode
-from harness.core.problem import Problem
+from harness.core.problem import Kind, Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
 from harness.core.settings.privacy import Privacy
@@ -248,11 +248,10 @@ def _accounted(cls: type[Algorithm]) -> None:
         return  # it is the reference without protection, and says so
     algorithm, task = small(cls), task_of(cls)
     for name, mechanism in _mechanisms(cls).items():
-        noisy = Privacy.of(2.0, clip=1.0, **mechanism)
-        reports = [_report(algorithm, task, noisy, rounds) for rounds in range(ROUNDS + 1)]
-        releases = [report["releases"] for report in reports if report is not None]
-        epsilons = [report["epsilon_total"] for report in reports if report is not None]
-        if len(releases) <= ROUNDS or releases[-1] == 0:
+        reports = _reports(algorithm, task, Privacy.of(2.0, clip=1.0, **mechanism))
+        releases = [report["releases"] for report in reports]
+        epsilons = [report["epsilon_total"] for report in reports]
+        if not releases or releases[-1] == 0:
             continue  # refused; or nothing of a client's is released
         if len({later - earlier for earlier, later in pairwise(releases)}) != 1:
             raise Failed(f"under {name} privacy {releases} releases are booked after 0, 1, ... rounds")
@@ -383,13 +382,17 @@ def _mechanisms(cls: type[Algorithm]) -> dict[str, dict[str, Any]]:
     return MECHANISMS | ({"record": public} if cls.meta.solves[0] == "vertical" else {})
 
 
-def _report(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> PrivacyReport | None:
-    """Return the privacy report after a number of rounds; None if the run is refused."""
+def _reports(algorithm: Algorithm, task: Task, privacy: Privacy) -> list[PrivacyReport]:
+    """Return the privacy reports after 0, 1, ... rounds of a run; none if it is refused."""
+    reports = []
     try:
-        ledger = simulate(algorithm, task, privacy=mechanism, rounds=rounds).ledger
+        simulation = simulate(algorithm, task, privacy=privacy, rounds=0)
+        for _ in range(ROUNDS):
+            reports.append(simulation.ledger.report(DELTA, noise_multiplier=privacy.noise))
+            simulation.step()
     except Incompatible:
-        return None
-    return ledger.report(DELTA, noise_multiplier=mechanism.noise)
+        return []
+    return [*reports, simulation.ledger.report(DELTA, noise_multiplier=privacy.noise)]
 
 
 def _rates(ledger: Ledger, draw: Draw) -> set[float]:
@@ -399,9 +402,14 @@ def _rates(ledger: Ledger, draw: Draw) -> set[float]:
 
 def _hidden(cls: type[Algorithm]) -> Problem | None:
     """Return a problem of the algorithm's kind whose model has hidden units; None if there is none."""
-    module = models.build("mlp", (6,), 2, {"hidden": [8, 4]})
-    make = {"erm": classifier, "minimax": _weighed}.get(cls.meta.solves[0])
-    return None if make is None else suited(cls, make(module))
+    problem = _with_hidden_units(cls.meta.solves[0])
+    return problem and suited(cls, problem)
+
+
+@cache
+def _with_hidden_units(kind: Kind) -> Problem | None:
+    make = {"erm": classifier, "minimax": _weighed}.get(kind)
+    return None if make is None else make(models.build("mlp", (6,), 2, {"hidden": [8, 4]}))
 
 
 def _weighed(module: nn.Module) -> Problem:

@@ -7,13 +7,13 @@ committed leaderboard, and ``FedReCo, held`` a number of verdicts. Numbers witho
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.core.registry import UserError
+from harness.report.data.published import read_fields
 from harness.report.data.statistics import paired_statistics
 from harness.report.plots.figure import DPI, appearance, canvas
 from harness.storage.files import write_text
@@ -45,6 +45,7 @@ OUTER_LOSS = {
     "Credit, IID": (("german", "sex", "iid"), {"fedbio": "0.01", "fedbioacc": "0.1"}),
     "Credit, 2:2:6": (("german", "sex", "sensitive"), {"fedbio": "0.01", "fedbioacc": "0.1"}),
 }
+OUTER_KEY = ("data", "sensitive", "partition", "algorithm", "step_size")
 NAMES = {"fedbio": "FedBiO", "fedbioacc": "FedBiOAcc (delta 0.1, c 1)"}
 #: Slopes of a norm whose square falls as one over what was spent, or the norm itself: text, slope, dashes.
 GUIDES = ((f"{MINUS}1/2", -0.5, ":"), (f"{MINUS}1", -1.0, "--"))
@@ -127,11 +128,8 @@ def _signed(text: str) -> str:
 def _columns(folder: Path) -> Iterator[tuple[str, Figure]]:
     """Yield the different numbers in columns of a committed leaderboard, as ``50, 200, 800``."""
     path = folder / "leaderboard.csv"
-    if not path.exists():
-        return
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for column in SPANS:
+    rows = read_fields(path.read_text(encoding="utf-8")) if path.exists() else []
+    for column in SPANS if rows else ():
         numbers = sorted({int(row[column]) for row in rows if row[column]})
         yield column, Figure(0.0, text=", ".join(f"{number:,d}" for number in numbers))
 
@@ -150,18 +148,12 @@ def pictures() -> Iterator[tuple[Path, Canvas]]:
 
 def outer_loss(figure: Canvas, path: Path) -> None:
     """Draw the outer loss after some rounds: mean over seeds, with its interval."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_fields(path.read_text(encoding="utf-8"))
     axes = list(figure.subplots(2, 2).flat)
     for ax, (title, (data, steps)) in zip(axes, OUTER_LOSS.items(), strict=True):
         for number, (algorithm, step) in enumerate(steps.items()):
-            key = (*data, algorithm, step)
-            chosen = [
-                row
-                for row in rows
-                if (row["data"], row["sensitive"], row["partition"], row["algorithm"], row["step_size"])
-                == key
-            ]
+            key = dict(zip(OUTER_KEY, (*data, algorithm, step), strict=True))
+            chosen = [row for row in rows if key.items() <= row.items()]
             points = {n: _mean([float(row[f"outer_loss_{n}"]) for row in chosen]) for n in ROUNDS}
             line(ax, points, number, NAMES[algorithm])
         ax.set_xscale("log")

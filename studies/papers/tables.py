@@ -6,12 +6,12 @@ is not compared with today's code.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError, unknown
+from harness.report.data.published import read_fields
 from studies.papers.claims import PaperClaim, PaperClaims, settings_text
 from studies.papers.observations import FILE, Observation, read_observations
 
@@ -43,8 +43,7 @@ def from_tables(claims: PaperClaims) -> list[Observation]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        return read_fields(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; a claim is about it") from None
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import scipy
 
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
+from harness.report.data.statistics import t_half
 from harness.report.tables.text import in_points
 from studies.results.figures import Figure, count, span
 
@@ -73,11 +73,10 @@ class Row:
             low, high = self["procedure_low"], self["procedure_high"]
         if low is None or high is None:
             spread, seeds = self[f"{measure}_std"], self["seeds"]
-            half = math.nan
-            if spread is not None and seeds > 1:
-                half = float(scipy.special.stdtrit(seeds - 1, 0.975)) * spread / math.sqrt(seeds)
-            most = 1.0 if in_points(measure) else math.inf
-            low, high = (None, None) if math.isnan(half) else (max(mean - half, 0.0), min(mean + half, most))
+            if spread is None or seeds < 2:
+                return Figure(mean, rows=(self.id,))
+            half, most = t_half(spread, seeds), 1.0 if in_points(measure) else math.inf
+            low, high = max(mean - half, 0.0), min(mean + half, most)
         return Figure(mean, low, high, (self.id,))
 
     def paired(self) -> Figure | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.report.plots.figure import appearance
+from harness.report.plots.figure import appearance, legend_entries
 from studies.results.figures import Figure
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ def places(ax: Axes, labels: Sequence[str]) -> None:
 
 def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
     """Explain the lines of all panels below them, and hide the places after the last panel."""
-    entries: dict[str, Any] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
+    entries = legend_entries(axes)
     for ax in axes[panels:]:
         ax.set_axis_off()
-    handles, labels = list(entries.values()), list(entries)
-    figure.legend(handles, labels, loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)

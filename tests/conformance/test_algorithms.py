@@ -15,18 +15,41 @@ from algorithms.personalized.local import Local
 from harness.core import ALGORITHMS, Increment, Meta
 from harness.testing.conformance import CHECKS, _replaced, check
 from harness.testing.conformance_printed import PRINTED_CHECKS
-from harness.testing.conformance_privacy import audits
+from harness.testing.conformance_privacy import CHANNEL_CHECKS, _audited, _pruned, audits
+from harness.testing.conformance_releases import RELEASE_CHECKS, _noise_fades
 
 algorithms.load()
 
 
 EVERY = [*CHECKS, *PRINTED_CHECKS]
+# Audits have a test of their own below, and how noise adds up has one in `test_releases.py`, for each algorithm.
+# Pruning under all mechanisms takes seconds: one algorithm of each kind that has a model to prune.
+PROTECTED = [
+    protected
+    for protected in (*CHANNEL_CHECKS, *RELEASE_CHECKS)
+    if protected not in (_audited, _noise_fades, _pruned)
+]
+PRUNED = ("fedavg", "scaffold", "ditto", "dm_hsgd", "fedsgda_m", "splitnn")
 
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda check: check.__name__.strip("_"))
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_conforms(name, one):
     one(ALGORITHMS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_conforms_under_protection(name):
+    """Checks of the channel and of releases."""
+    rows = check(ALGORITHMS[name], PROTECTED)
+    assert [row for row in rows if row["result"] != "passed"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRUNED)
+def test_pruned_parts_stay_zero(name):
+    _pruned(ALGORITHMS[name])
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from torch import Tensor
 
@@ -54,8 +54,6 @@ class Outbox:
         noise.
     """
 
-    mechanism: ClassVar[type[Mechanism]] = Mechanism  # tests of the audit substitute a broken one
-
     def __init__(
         self,
         clients: Clients,
@@ -68,18 +66,7 @@ class Outbox:
         stages: Callable[..., Stages] = Stages,
     ) -> None:
         memory = dict(state or {})
-        mechanism: Mechanism | None = None
-        if privacy is not None and privacy.unit == "client":
-            kind = self.mechanism
-            if privacy.own is not None:
-                kind = AdditiveMechanism
-            elif privacy.placement == "distributed":
-                kind = DistributedMechanism
-            elif privacy.spec.mechanism == "banded":
-                kind = BandedMechanism
-            mechanism = kind(privacy, clients, memory)
-        elif privacy is not None and clients.problem.kind == "vertical":
-            mechanism = SampleMechanism(privacy, clients, memory)
+        mechanism = None if privacy is None else _mechanism(privacy, clients, memory)
         strict = privacy is not None and privacy.spec.strict
         diagnostics = Diagnostics() if diagnose and not strict else None
         self._new_stages = stages
@@ -226,3 +213,16 @@ class Outbox:
         """Return the next message's number: 0, 1, ... in a round; -1, -2, ... before the first round."""
         self._messages += 1
         return self._messages - 1 if self._clients.round >= 0 else -self._messages
+
+
+def _mechanism(privacy: Privacy, clients: Clients, memory: dict[str, Tensor]) -> Mechanism | None:
+    """Return the mechanism of messages; None where gradients are protected in their place."""
+    if privacy.unit != "client":
+        return SampleMechanism(privacy, clients, memory) if clients.problem.kind == "vertical" else None
+    if privacy.own is not None:
+        return AdditiveMechanism(privacy, clients, memory)
+    if privacy.placement == "distributed":
+        return DistributedMechanism(privacy, clients, memory)
+    if privacy.spec.mechanism == "banded":
+        return BandedMechanism(privacy, clients, memory)
+    return Mechanism(privacy, clients, memory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import RIVALS
@@ -44,11 +43,10 @@ def level_with_best(members: Sequence[Cell], resolution: Resolution) -> list[Cel
     """
     measure = resolution.measure
     sign = 1 if better_is_higher(measure) else -1
-    by_seed = {cell.key: values for cell in members if (values := cell.values(measure))}
-    rivals = [cell for cell in members if cell.key in by_seed]
+    rivals = [cell for cell in members if cell.values(measure)]
     if len(rivals) < 2:
         return []
-    means = {key: sign * fmean(values.values()) for key, values in by_seed.items()}
+    means = {cell.key: sign * cell.mean(measure) for cell in rivals}
     most = max(means.values())
     best = [cell for cell in rivals if means[cell.key] == most]
     rest = [cell for cell in rivals if means[cell.key] < most]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from harness.report.data.results import Cell, Results, Run
 from harness.report.data.specs import part_name
 from harness.report.data.tested import seed_pairs
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 ALONE = "local"  # the algorithm by which every client trains alone
 GAINS = ("accuracy", "auroc")

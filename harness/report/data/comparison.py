@@ -11,7 +11,7 @@ import scipy  # its parts are imported at their first use, as they are slow to i
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
-from harness.report.data.procedure import procedure_difference
+from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.results import Cell
 from harness.report.data.specs import is_compressed, part_name
 from harness.report.data.statistics import (
@@ -38,7 +38,7 @@ PAIRED = {
 }  # fmt: skip
 
 
-def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
+def comparison(cells: Sequence[Cell], by: str, baseline: str, procedures: Procedures) -> pd.DataFrame:
     """Return the columns of the comparison of every cell with the baseline's cell of the same setting.
 
     Differences are of common seeds with the same test samples: this cell minus the baseline. The baseline cell has
@@ -49,7 +49,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
     texts: dict[str, str] = {}
     settings: dict[str, tuple[str, ...]] = {}
     differences: dict[str, list[float]] = {}
-    procedures: dict[str, tuple[float, float] | None] = {}
+    intervals: dict[str, Interval | None] = {}
     for cell in cells:
         keys = _settings(cell)
         rival = next((best[key] for key in keys if key in best), None)
@@ -59,7 +59,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
         common = SeedPairs({}, 0) if rival is None else seed_pairs(cell, rival, by)
         texts[cell.key] = _text(cell, rival, common, by, baseline)
         if rival is not None and common.differences:
-            procedures[cell.key] = procedure_difference(cell, rival, by)
+            intervals[cell.key] = procedures.difference(cell, rival)
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
     statistics = paired_statistics(list(differences.values()))
     table = pd.DataFrame(statistics, index=list(differences), columns=Paired._fields, dtype=object)
@@ -67,7 +67,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
     table["paired_p_holm"] = families.transform(lambda ps: pd.Series(holm(ps.tolist()), index=ps.index))
     table["detectable"] = None
     for place, end in enumerate(("paired_procedure_low", "paired_procedure_high")):
-        table[end] = [interval and interval[place] for interval in procedures.values()]
+        table[end] = [interval and interval[place] for interval in intervals.values()]
     sizes = families.transform("size").to_dict()
     for key, summary in zip(differences, statistics, strict=True):
         tests, seeds, std = sizes.get(key, 0), summary.seeds, summary.std
@@ -84,13 +84,9 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
 def _best(cells: Sequence[Cell], by: str, baseline: str) -> dict[tuple[str, ...], Cell]:
     """Return the best cell of the baseline in every setting."""
     sign = 1 if better_is_higher(by) else -1
-    scored = [
-        (sign * fmean(values.values()), cell)
-        for cell in cells
-        if cell.algorithm == baseline and (values := cell.values(by))
-    ]
+    scored = [cell for cell in cells if cell.algorithm == baseline and cell.values(by)]
     best: dict[tuple[str, ...], Cell] = {}
-    for _, cell in sorted(scored, key=lambda entry: entry[0], reverse=True):
+    for cell in sorted(scored, key=lambda cell: sign * cell.mean(by), reverse=True):
         for key in _settings(cell):
             best.setdefault(key, cell)
     return best
@@ -134,15 +130,13 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float 
     The baseline's run is the one without privacy and compression; of several models and settings the best.
     """
     sign = 1 if better_is_higher(by) else -1
-    bytes_by_cell = [list(cell.values("bytes").values()) for cell in cells]
-    means = [fmean(counts) if counts else None for counts in bytes_by_cell]
+    means = [cell.mean("bytes") if cell.values("bytes") else None for cell in cells]
     best: dict[str, tuple[float, float]] = {}
     for cell, sent in zip(cells, means, strict=True):
-        values = cell.values(by)
         plain = cell.algorithm == baseline and not (cell.spec.get("privacy") or is_compressed(cell.spec))
-        if plain and values and sent is not None:
+        if plain and cell.values(by) and sent is not None:
             key = cell.shared_key(METHOD)
-            best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), sent))
+            best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * cell.mean(by), sent))
     references = (best.get(cell.shared_key(METHOD), (0.0, 0.0))[1] for cell in cells)
     return [
         None if sent is None or not reference else sent / reference

@@ -14,14 +14,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
-import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.report import COSTS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
-from harness.report.data.procedure import procedure_difference
+from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, paired_statistics
+from harness.report.data.statistics import paired_statistics, t_half
 from harness.report.data.tested import seed_pairs
 
 Row = Mapping[str, Any]
@@ -90,7 +89,7 @@ class Federation(NamedTuple):
         return cls(row["suite"] or "", dataset, row["partition"] or "", row["clients"], telling)
 
 
-def plain_rows(frame: pd.DataFrame) -> list[Row]:
+def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Return the rows of a table as mappings from column to value, None where a field is empty."""
     plain = frame.astype(object).where(frame.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
@@ -114,9 +113,10 @@ class Evidence:
     def __init__(
         self, frame: pd.DataFrame, by: str, cells: Iterable[Cell] = (), clients: float | None = None
     ) -> None:
-        self.rows = plain_rows(frame)
+        self.rows = rows_of(frame)
         self.by, self.clients = by, clients
         self.cells = {cell.key: cell for cell in cells}
+        self._procedures = Procedures(by)
 
     @classmethod
     def of_table(cls, frame: pd.DataFrame, by: str | None = None, clients: float | None = None) -> Evidence:
@@ -168,7 +168,7 @@ class Evidence:
             return Estimate(mean, mean, mean, "")
         if deviation is None or seeds < 2:
             return Estimate(mean, -math.inf, math.inf, "")
-        half = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * deviation / math.sqrt(seeds)
+        half = t_half(deviation, seeds)
         return Estimate(mean, mean - half, mean + half, SEEDS)
 
     def loss(self, best: Row, row: Row) -> Loss:
@@ -186,14 +186,12 @@ class Evidence:
         differences = list(seed_pairs(best, cell, self.by).differences.values())
         if not differences:
             return self._published_difference(*rows)
-        statistics = paired_statistics([differences])[0]
-        if interval := procedure_difference(best, cell, self.by):
-            return Loss(statistics.mean, *interval, SEARCHES, True)
-        if statistics.low is not None and statistics.high is not None:
-            return Loss(statistics.mean, statistics.low, statistics.high, SEEDS, True)
-        half = math.inf if statistics.half is None else statistics.half
-        over = "" if statistics.half is None else SEEDS
-        return Loss(statistics.mean, statistics.mean - half, statistics.mean + half, over, True)
+        (paired,) = paired_statistics([differences])
+        if interval := self._procedures.difference(best, cell):
+            return Loss(paired.mean, *interval, SEARCHES, True)
+        if interval := paired.interval:
+            return Loss(paired.mean, *interval, SEEDS, True)
+        return Loss(paired.mean, -math.inf, math.inf, "", True)
 
     def _published_difference(self, best: Row, row: Row) -> Loss:
         """Return a difference by the columns of two rows.

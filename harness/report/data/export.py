@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -16,9 +16,7 @@ from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec, tidy
 from harness.storage.cells import Quoting, inert
 from harness.storage.files import output, safe_name
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 EVENTS = "events.out.tfevents.*"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.config.recorded import SPECIAL, essential, run_id, versions
 from harness.report.data.specs import digest, dotted, in_json
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 TASK = {"data", "partition", "problem"}  # sections that cells share if they are ranked together
 

@@ -6,7 +6,6 @@ A setting that is good at a budget is good at a larger one, which adds less nois
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from statistics import fmean
 from typing import NamedTuple
 
 from harness.metrics import better_is_higher
@@ -71,7 +70,7 @@ def _ladders(members: Iterable[Cell]) -> Iterator[list[Cell]]:
 def _inversions(ladder: list[Cell]) -> Iterator[Inversion]:
     measure = _measure(ladder[0])
     sign = 1 if better_is_higher(measure) else -1
-    means = [sign * fmean(cell.values(measure).values()) for cell in ladder]
+    means = [sign * cell.mean(measure) for cell in ladder]
     procedures = Procedures(measure)
     for number, cell in enumerate(ladder):
         better = [place for place in range(number) if means[place] > means[number]]

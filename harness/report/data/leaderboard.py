@@ -12,10 +12,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
-import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.recorded import model_meta
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
@@ -31,17 +30,10 @@ from harness.report.data.procedure import Procedures
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped, telling_settings
-from harness.report.data.specs import (
-    data_files,
-    data_name,
-    largest_ratio,
-    part_name,
-    partition_text,
-)
+from harness.report.data.specs import data_files, data_name, largest_ratio, part_name, partition_text
+from harness.report.data.statistics import t_half
 from harness.report.data.system_costs import SystemCosts, system_costs
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 PRIVACY = (
     *("epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier"),
@@ -128,7 +120,7 @@ def leaderboard(
     parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), *changes]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
-    parts += [] if baseline is None else [comparison(cells, by, baseline)]
+    parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]
     frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
     frame["ranked_by"] = by
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
@@ -209,9 +201,7 @@ def _on_system(cells: Sequence[Cell], system: System, target: Target | None) -> 
 
 def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    return float(scipy.special.stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return None if len(values) < 2 else t_half(stdev(values), len(values))
 
 
 def _description(cell: Cell) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 import pandas as pd
@@ -39,12 +38,9 @@ def change_from(plain: Cell, cell: Cell, measure: str, procedures: Procedures) -
     if not (pairs := seed_pairs(cell, plain, measure).differences):
         return None
     if (interval := procedures.of_means(cell, plain)) is not None:
-        return Change(fmean(cell.values(measure).values()) - fmean(plain.values(measure).values()), interval)
+        return Change(cell.mean(measure) - plain.mean(measure), interval)
     (paired,) = paired_statistics([list(pairs.values())])
-    if paired.low is not None and paired.high is not None:
-        return Change(paired.mean, (paired.low, paired.high))
-    ends = None if paired.half is None else (paired.mean - paired.half, paired.mean + paired.half)
-    return Change(paired.mean, ends)
+    return Change(paired.mean, paired.interval)
 
 
 def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> pd.DataFrame:
@@ -74,7 +70,7 @@ def privacy_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> p
         free = [cell for cell in members if not cell.spec.get("privacy") and cell.values(by)]
         if not free:
             continue
-        best = max(free, key=lambda cell: sign * fmean(cell.values(by).values()))
+        best = max(free, key=lambda cell: sign * cell.mean(by))
         for cell in members:
             change = change_from(best, cell, by, procedures) if cell.spec.get("privacy") else None
             if change is None:

@@ -61,14 +61,6 @@ def choices_of(cell: Cell, measure: str) -> list[Choice]:
     return choices
 
 
-def procedure_difference(cell: Cell, other: Cell, measure: str) -> Interval | None:
-    """Return the 95 % interval of the paired difference of two cells over searches and seeds.
-
-    None if neither has a search with finalists, or figures are missing.
-    """
-    return Procedures(measure).difference(cell, other)
-
-
 class Procedures:
     """Means of the cells of a table, drawn over searches and seeds; the draws of a cell are made once.
 
@@ -117,7 +109,10 @@ class Procedures:
         return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), fewest)
 
     def difference(self, cell: Cell, other: Cell) -> Interval | None:
-        """Return the interval of the difference of two cells, see `procedure_difference`."""
+        """Return the 95 % interval of the paired difference of two cells.
+
+        None if neither has a search with finalists, or figures are missing.
+        """
         seeds = self.seeds(cell, other) if searches(cell) or searches(other) else ()
         if len(seeds) < FEWEST:
             return None

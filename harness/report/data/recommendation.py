@@ -15,6 +15,7 @@ from harness.config.report import known
 from harness.metrics import better_is_higher
 from harness.report.data.evidence import Estimate, Evidence, Federation, Loss, Row
 from harness.report.data.results import grouped
+from harness.report.data.specs import settings_of
 from harness.report.data.statistics import ALPHA
 
 POOLED, ALONE, COMMON = "everybody, from pooled data", "each client alone, nothing shared", "everybody"
@@ -302,8 +303,8 @@ def _luck(evidence: Evidence, best: Row, every: Sequence[Row]) -> float | None:
 
 def _takes_equal_steps(row: Row) -> bool:
     """Return whether all clients take equally many steps, not epochs over data of unequal size."""
-    names = {text.partition("=")[0] for text in (row["settings"] or "").split()}
-    return "local_steps" in names and "local_epochs" not in names
+    settings = settings_of(row)
+    return "local_steps" in settings and "local_epochs" not in settings
 
 
 def _rated(evidence: Evidence, row: Row, conditions: Sequence[Condition]) -> RatedRow:

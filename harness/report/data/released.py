@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.config.recorded import draws_of
-
-if TYPE_CHECKING:
-    from harness.report.data.results import Run
-    from harness.storage.store import RunRecord
+from harness.report.data.results import Run
+from harness.storage.store import RunRecord
 
 OWN, SHARED, PAIRED = "own", "shared", "paired"
 PUBLIC = ("fixed", "full")  # sampling that amplifies nothing

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ class Resolution:
 
     def apart(self, cell: Cell, other: Cell) -> bool:
         """Return whether two cells differ by more than namesakes, and would after other searches."""
-        difference = _mean(cell, self.measure) - _mean(other, self.measure)
+        difference = cell.mean(self.measure) - other.mean(self.measure)
         return abs(difference) > self.of(cell, other) and not self._may_be_luck(cell, other)
 
     def ranks(self, cells: Sequence[Cell], means: Sequence[float]) -> NDArray[np.int64]:
@@ -143,7 +142,7 @@ def _namesakes(cells: Iterable[Cell], procedures: Procedures, measure: str) -> I
     sign = 1 if better_is_higher(measure) else -1
     named = (cell for cell in cells if cell.records[0].same and cell.values(measure))
     for members in grouped(named, lambda cell: cell.shared_key(("algorithm",))).values():
-        means = {cell.key: _mean(cell, measure) for cell in members}
+        means = {cell.key: cell.mean(measure) for cell in members}
         for names in members[0].records[0].same:
             best = [
                 max(own, key=lambda cell: sign * means[cell.key])
@@ -159,7 +158,3 @@ def _places(cell: Cell) -> Iterator[tuple[int, str]]:
     """Yield where a cell's resolution may be found, the nearest first."""
     for level, sections in enumerate(NEAREST):
         yield level, cell.shared_key(sections)
-
-
-def _mean(cell: Cell, measure: str) -> float:
-    return fmean(cell.values(measure).values())

@@ -7,9 +7,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from statistics import fmean
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
@@ -17,12 +20,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -275,6 +273,10 @@ class Cell:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
         last = self.runs[0].results.last(measure)
         return {seed: value for seed, number in self._numbers.items() if (value := last[number]) is not None}
+
+    def mean(self, measure: str) -> float:
+        """Return the mean of `values` over seeds, of which there must be some."""
+        return fmean(self.values(measure).values())
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datasets.formats import name_of_file
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
 LONGEST_SCHEDULE = 48  # the same for schedules of ratios
@@ -100,6 +98,11 @@ def dotted(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted name -> canonical text without spaces."""
     return {name: in_text(name, value) for name, value in dotted(spec)}
+
+
+def settings_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the column ``settings`` of a row by name; settings of the algorithm have no section."""
+    return dict(text.partition("=")[::2] for text in (row["settings"] or "").split())
 
 
 def in_text(name: str, value: Any) -> str:

@@ -59,6 +59,13 @@ class Paired(NamedTuple):
     std: float | None
     seeds: int
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bootstrap interval, or that of t where seeds are few; None for one seed."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        return None if self.half is None else (self.mean - self.half, self.mean + self.half)
+
 
 def paired_statistics(differences: Sequence[Sequence[float]]) -> list[Paired]:
     """Return the statistics of rows of paired differences, each of at least one seed."""
@@ -74,6 +81,11 @@ def paired_statistics(differences: Sequence[Sequence[float]]) -> list[Paired]:
             )
             statistics |= dict(zip(piece, results, strict=True))
     return [statistics[number] for number in range(len(differences))]
+
+
+def t_half(std: float, seeds: int) -> float:
+    """Return the half width of the 95 % t interval of a mean over two seeds or more."""
+    return float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
 
 
 def _piece_statistics(data: Array) -> list[Paired]:

@@ -6,16 +6,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from harness.report.data.identity import Identity, identified
 from harness.report.data.specs import dotted
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 RUN = ("id", "suite", "profile", "status", "reason", "source")
 KEYS = ("cell", "task")

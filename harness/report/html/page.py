@@ -7,7 +7,7 @@ import gzip
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,12 +23,7 @@ from harness.report.plots.every import PICTURES, draw_all
 from harness.report.plots.figure import Pictures
 from harness.report.tables.certainty import Certainty, certainty
 from harness.report.tables.clients import by_client
-from harness.report.tables.columns import (
-    UNDONE,
-    ShownColumn,
-    diagnostics,
-    runs,
-)
+from harness.report.tables.columns import UNDONE, ShownColumn, diagnostics, runs
 from harness.report.tables.costs import cost_tables
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
@@ -46,9 +41,7 @@ from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import csv_text, markdown_text, reasons, summary
 from harness.storage.files import write_text
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -115,7 +108,7 @@ def write_report(
     """
     results = Results.of(records)
     spec = results.ranked(spec)
-    board = board_of(results, spec.by, spec.baseline, spec.target, spec.system)
+    board = board_of(results, spec)
     tables, certain = report_tables(results, spec), certainty(results, board)
     folder.mkdir(parents=True, exist_ok=True)
     files_by_name = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}

@@ -10,15 +10,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.metrics import better_is_higher
-from harness.report.tables.columns import (
-    UNDONE,
-    ShownColumn,
-    diagnostics,
-    narrow_columns,
-    results_first,
-)
+from harness.report.data.evidence import Row
+from harness.report.tables.columns import UNDONE, ShownColumn, diagnostics, narrow_columns, results_first
 from harness.report.tables.pivot import ordered
-from harness.report.tables.rows import Board, Row, epsilon_text, plain, protection
+from harness.report.tables.rows import Board, epsilon_text, plain, protection
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 
 FACETS = {

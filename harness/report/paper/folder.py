@@ -91,7 +91,7 @@ def write_paper(
     replaced = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
     for old in (*folder.glob("table-*.tex"), *(folder / name for name in replaced)):
         old.unlink(missing_ok=True)
-    frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
+    frame = board_of(results, spec).frame
     statement = privacy_statement([cell for cell in results.cells if cell.done])
     tables = {"table-leaderboard.tex": _board(results, frame)}
     for stem, grids_of_file in grids.items():

@@ -19,6 +19,7 @@ from harness.report.plots.figure import (
     canvas,
     extrapolation_note,
     keep_apart,
+    legend_entries,
     mean_and_spread,
     name_point,
     panel_axes,
@@ -26,11 +27,10 @@ from harness.report.plots.figure import (
     write_title,
 )
 from harness.report.tables.text import words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 #: Measure -> what is on the axis, and what guessing gives: a number, or the measure that holds it.
 DRAWN: dict[str, tuple[str, float | str]] = {
@@ -91,9 +91,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
         axes = panel_axes(figure, rows, PANELS_A_ROW, len(drawn_panels))
         for ax, (measure, cells) in zip(axes, drawn_panels, strict=True):
             _draw(ax, measure, cells, by)
-        handles = {
-            text: handle for ax in axes for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
+        handles = legend_entries(axes)
         kinds = [kind for kind in KINDS if kind in handles]
         shown_kinds = [handles[kind] for kind in kinds]
         figure.legend(shown_kinds, kinds, loc="outside upper left", ncols=len(kinds), fontsize=8)

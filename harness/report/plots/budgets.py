@@ -26,11 +26,10 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import distinguishing, without_section, words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 BAND = 0.13  # opacity
 FEWEST = 2  # finite budgets that make a line

@@ -15,11 +15,10 @@ from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import Panel, Pictures, best_of, canvas, panels_of, save, with_budgets
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import in_sentence, words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 MOST = 30  # clients
 MOST_TASKS = 3

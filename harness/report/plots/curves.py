@@ -21,11 +21,10 @@ from harness.report.plots.figure import (
 from harness.report.plots.methods import Styles
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 #: Measures that curves are drawn against, and their axes.
 BELOW = {"round": "round", "bytes": "bytes sent so far, both ways"}

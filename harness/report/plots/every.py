@@ -62,7 +62,7 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
     place in the leaderboard.
     """
     metric = spec.by if described(spec.by) else "accuracy"
-    methods = method_order(board_of(results, spec.by, spec.baseline, spec.target, spec.system))
+    methods = method_order(board_of(results, spec))
     with figure_look(spec.figures, spec.style, methods):
         pictures = {
             "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,

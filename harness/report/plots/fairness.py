@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -16,16 +16,16 @@ from harness.report.plots.figure import (
     Pictures,
     best_of,
     canvas,
+    legend_entries,
     panels_of,
     save,
     with_budgets,
 )
 from harness.report.tables.text import spread
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
 MOST_TASKS = 4
@@ -76,11 +76,10 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         parts = figure.subfigures(len(rows), 1, height_ratios=[h + 1.1 for h in heights], squeeze=False)[:, 0]
         for part, (panel, _, _), row in zip(parts, drawn_tasks, rows, strict=True):
             part.suptitle(" · ".join(panel.title.splitlines()), x=0.005, ha="left", fontsize=10)
-            entries: dict[str, Any] = {}
-            for number, (ax, bars) in enumerate(zip(part.subplots(1, len(row)), row, strict=True)):
+            axes = part.subplots(1, len(row))
+            for number, (ax, bars) in enumerate(zip(axes, row, strict=True)):
                 _draw(ax, bars, named=number == 0)
-                handles, names = ax.get_legend_handles_labels()
-                entries |= dict(zip(names, handles, strict=True))
+            entries = legend_entries(axes)
             part.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=6, fontsize=8)
         note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
         more = f"; {MOST_TASKS} of {len(tasks)} tasks" if len(tasks) > MOST_TASKS else ""

@@ -24,13 +24,12 @@ from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.files import replacing
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
-
-    from harness.storage.store import RunRecord
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
@@ -95,10 +94,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(
-    records: Iterable[RunRecord],
-    metric: str,
-    fallback: tuple[str, ...] = FALLBACK,
-    along: str | None = None,
+    records: Iterable[RunRecord], metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
 ) -> list[Panel]:
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
     results = Results.of(records)
@@ -278,10 +274,7 @@ def write_pictures(
         axes = panel_axes(figure, down, across, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
             draw(ax, panel)
-        entries: dict[str, Any] = {}
-        for ax in axes:
-            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
-                entries.setdefault(text, handle)
+        entries = legend_entries(axes)
         if len(panels) > 1 and (apart or len(entries) > MOST_LINES + 2):
             extra = down * max(_legend(ax, int(width / across * LETTERS)) for ax in axes)
         else:
@@ -301,6 +294,15 @@ def panel_axes(figure: Figure, down: int, across: int, panels: int) -> list[Axes
     for ax in axes[panels:]:
         ax.set_axis_off()
     return axes[:panels]
+
+
+def legend_entries(axes: Iterable[Axes]) -> dict[str, Any]:
+    """Return the lines of some panels by their labels, each label once."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    return entries
 
 
 def name_point(ax: Axes, name: str, point: tuple[float, float], color: str) -> None:

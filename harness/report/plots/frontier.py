@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
@@ -27,11 +26,10 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import quantity
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
 
@@ -135,7 +133,7 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
 
 
 def _point(cell: Cell, metric: str) -> FrontierPoint:
-    return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), mean_and_reach(cell, metric))
+    return FrontierPoint(_line(cell), cell.mean("bytes"), mean_and_reach(cell, metric))
 
 
 def _budget(cell: Cell) -> float:

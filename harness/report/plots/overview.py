@@ -16,11 +16,10 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
 from harness.report.tables.text import distinguishing, without_section, words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 ROW, COLUMN = 0.21, 0.36  # inches
 LABELS, GAP = 2.3, 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.config.recorded import model_meta
@@ -29,11 +28,10 @@ from harness.report.plots.figure import (
     save,
 )
 from harness.report.tables.text import quantity, words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 MOST_TASKS = 8
 FEWEST = 3  # algorithms that send something
@@ -112,7 +110,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
 def _point(cell: Cell, by: str) -> ParetoPoint:
     claim = cell.privacy()
     epsilon = None if claim is None else claim.get("epsilon_total")
-    value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
+    value, size = cell.mean(by), cell.mean("bytes")
     # Models of clients' own are not comparable with one for everybody.
     personal = (model_for(cell) or "").startswith("each client")
     reach = mean_and_reach(cell, by) if searches(cell) else None

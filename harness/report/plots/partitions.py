@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from datasets.client_statistics import unpack
 from datasets.picture import picture
@@ -12,9 +11,7 @@ from harness.core.registry import counted
 from harness.report.data.results import Results, grouped
 from harness.report.data.specs import clients, data_name, digest, partition_text
 from harness.report.plots.figure import STYLE, Pictures, save
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 PARTS = ("data", "partition")  # sections of a spec that determine what clients hold
 MOST = 6  # partitions

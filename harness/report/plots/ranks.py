@@ -12,11 +12,10 @@ from harness.report.data.results import Results
 from harness.report.plots.figure import COLORS, Pictures, canvas, save
 from harness.report.tables.certainty import critical_text
 from harness.report.tables.text import words
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from harness.storage.store import RunRecord
 
 
 def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:

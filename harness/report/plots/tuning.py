@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
@@ -15,14 +14,13 @@ from harness.report.plots.figure import (
     PANELS_A_ROW,
     Pictures,
     canvas,
+    panel_axes,
     save,
     write_title,
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import words
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 MOST_PANELS = 9
 
@@ -55,8 +53,8 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     across = min(PANELS_A_ROW, len(shown))
     down = -(-len(shown) // across)
     with canvas((max(7.2, 4.4 * across), 3.9 * down)) as figure:
-        axes = list(figure.subplots(down, across, squeeze=False).flat)
-        for ax, ((_, title), own) in zip(axes, shown, strict=False):
+        axes = panel_axes(figure, down, across, len(shown))
+        for ax, ((_, title), own) in zip(axes, shown, strict=True):
             best: dict[str, list[float]] = {}
             for search in own:
                 best.setdefault(search.cells[0].algorithm, _curve(search))
@@ -74,8 +72,6 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             ax.set_ylabel(f"{words(own[0].tune['metric'])} of the best")
             write_title(ax, title)
             ax.legend(fontsize=8)
-        for ax in axes[len(shown) :]:
-            ax.set_axis_off()
         note = "expected on test samples, by the first run of each setting"
         note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
         return save(figure, path, note)

@@ -16,7 +16,7 @@ from harness.report.data.tested import seed_pairs
 from harness.report.statement.subject import MISSED, Subject, by_seed, client_means, joined
 from harness.report.tables.costs import headline
 from harness.report.tables.pivot import Grid
-from harness.report.tables.text import in_points, in_sentence, signed
+from harness.report.tables.text import change_text, in_points, in_sentence
 
 MOST_CLIENTS = 12  # rows; those with the most cases
 FEW = 10  # cases, below which what a client misses is mostly chance
@@ -58,14 +58,13 @@ def heads(subject: Subject) -> list[str]:
 def client_table(subject: Subject) -> list[ClientCosts]:
     """Return the row of all clients together, and of those with the most cases."""
     cells, measure = (subject.plain, *subject.private), subject.measure
-    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
     missed = subject.has(MISSED)
-    texts = [f"{fmean(subject.plain.values(measure).values()):z.3f}"]
+    texts = [f"{subject.plain.mean(measure):z.3f}"]
     pairs = [seed_pairs(cell, subject.plain, measure).differences for cell in subject.private]
     total = [
         change_from(subject.plain, cell, measure, subject.resolution.procedures) for cell in subject.private
     ]
-    texts += [signed(scale * change.mean, form) if change else "" for change in total]
+    texts += [change_text(change.mean, measure) if change else "" for change in total]
     texts += [f"{_missed(cell):.0f}" for cell in cells] if missed else []
     runs = client_rows(subject.plain.done)
     if runs.empty or measure not in runs:
@@ -81,7 +80,7 @@ def client_table(subject: Subject) -> list[ClientCosts]:
     order = counts.sort_values(["positives", "n"], ascending=False, kind="stable")
     for client, number, cases in list(order.itertuples())[:MOST_CLIENTS]:
         own = [f"{plain[client]:z.3f}" if client in plain else ""]
-        own += [signed(scale * change[client], form) if client in change else "" for change in changes]
+        own += [change_text(change[client], measure) if client in change else "" for change in changes]
         own += [f"{100 * (1 - share[client]):.0f}" if client in share else "" for share in found]
         rows.append(ClientCosts(f"{client}{' *' * (cases < FEW)}", _tested(number, cases), own))
     return rows
@@ -140,10 +139,11 @@ def bias(subject: Subject) -> str:
         change = client_means(by_seed(cell, measure) - by_seed(plain, measure))
         if len(change) > 1:
             worst, best = (end(change, key=change.__getitem__) for end in (min, max))
-            scale, form, points = (100, "+.1f", " points of") if in_points(measure) else (1, "+.3g", "")
-            told = {name: signed(scale * change[name], form) for name in (worst, best)}
-            measured = f"{points} {in_sentence(measure)}" if points else f" in {in_sentence(measure)}"
-            texts.append(f"At {budget}, {worst} changes by {told[worst]}{measured}, {best} by {told[best]}.")
+            lost, won = (change_text(change[name], measure) for name in (worst, best))
+            of = "points of" if in_points(measure) else "in"
+            texts.append(
+                f"At {budget}, {worst} changes by {lost} {of} {in_sentence(measure)}, {best} by {won}."
+            )
     gaps = [list(one.values("eqopp").values()) for one in (plain, cell)]
     if subject.sensitive and all(gaps):
         texts.append(
@@ -156,7 +156,7 @@ def bias(subject: Subject) -> str:
 
 
 def _missed(cell: Cell) -> float:
-    return 100 * (1 - fmean(cell.values(MISSED).values()))
+    return 100 * (1 - cell.mean(MISSED))
 
 
 def _tested(number: float, cases: float) -> str:

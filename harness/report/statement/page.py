@@ -73,7 +73,7 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
     Guarantees of different kinds are no budgets of one another, so each kind has its own subject. Rows that are
     private and nothing else are preferred, the largest budgets first.
     """
-    frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
+    frame = board_of(results, spec).frame
     resolution = Resolution(results.cells, spec.by)
     for comparison in compare_protection(results, spec.by, spec.baseline):
         private = [cell for cell in comparison.protected if cell.privacy() is not None]

@@ -10,7 +10,7 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.core.registry import counted
 from harness.report.data.clients import client_names
@@ -51,14 +51,10 @@ TRUST = {
 }
 
 
-class Answered(NamedTuple):
-    """A question, with its answer."""
-
-    question: str
-    answer: str
+Answers = dict[str, str]  # by their questions
 
 
-def questions(subject: Subject) -> dict[str, list[Answered]]:
+def questions(subject: Subject) -> dict[str, Answers]:
     """Return the answered questions by chapter."""
     return {
         "The guarantee": _guarantee(subject),
@@ -67,36 +63,26 @@ def questions(subject: Subject) -> dict[str, list[Answered]]:
     }
 
 
-def annex(subject: Subject) -> list[Answered]:
+def annex(subject: Subject) -> Answers:
     """Return terms and formulas, the draws and the settings."""
     draws = [
         f"{budget}: {text}"
         for claim, budget in zip(subject.claims, subject.budgets, strict=True)
         if (text := describe_draws(claim))
     ]
-    return [
-        Answered(
-            "AUROC",
-            "The chance that a case has a higher score than another person: 0.5 is blind, 1 perfect; a point "
-            "is 0.01.",
-        ),
-        Answered(
-            "Missed",
-            "100 (1 - s); s: share of cases above the lowest threshold that 95 % of the others do not exceed.",
-        ),
-        Answered(
-            "ε and δ",
-            "For neighbors D, D' and every set S of messages, P[M(D) ∈ S] ≤ exp(ε) P[M(D') ∈ S] + δ.",
-        ),
-        Answered(
-            "Guessing right", "At most (1 + δ exp(-ε)) / (1 + exp(-ε)), both data sets being equally likely."
-        ),
-        Answered("Draws", "; ".join(draws) or "Not recorded."),
-        Answered("Settings", _settings(subject)),
-    ]
+    return {
+        "AUROC": "The chance that a case has a higher score than another person: 0.5 is blind, 1 perfect; a "
+        "point is 0.01.",
+        "Missed": "100 (1 - s); s: share of cases above the lowest threshold that 95 % of the others do not "
+        "exceed.",
+        "ε and δ": "For neighbors D, D' and every set S of messages, P[M(D) ∈ S] ≤ exp(ε) P[M(D') ∈ S] + δ.",
+        "Guessing right": "At most (1 + δ exp(-ε)) / (1 + exp(-ε)), both data sets being equally likely.",
+        "Draws": "; ".join(draws) or "Not recorded.",
+        "Settings": _settings(subject),
+    }
 
 
-def _guarantee(subject: Subject) -> list[Answered]:
+def _guarantee(subject: Subject) -> Answers:
     """Answer what is promised, to whom, and what several releases reveal."""
     claims, first = subject.claims, subject.claims[0]
     warnings = dict.fromkeys(str(claim["warning"]) for claim in claims if claim.get("warning"))
@@ -105,36 +91,21 @@ def _guarantee(subject: Subject) -> list[Answered]:
         for claim in claims
     ]
     joint = " ".join(together(subject.frame)) or f"{data_of(subject.plain)}: one private training."
-    return [
-        Answered(
-            "What is promised?",
-            _promise(subject),
-        ),
-        Answered(
-            "How large are ε and δ?",
-            f"ε = {joined(told)} for {_sent(first)} in a training, at "
-            f"δ = {joined(quantity(claim.get('delta'), 3) for claim in claims)}. "
-            + (f"Warning: {'; '.join(warnings)}." if warnings else "No warning applies to δ."),
-        ),
-        Answered(
-            "Whom does it protect?",
-            _protected(subject),
-        ),
-        Answered(
-            "Can these ε be compared?",
-            "Yes: unit, neighbors, δ and who adds the noise are the same in all of them."
-            + " Not with those of the other statements on these data." * bool(subject.apart),
-        ),
-        Answered(
-            "What do all releases together reveal?",
-            f"In this study, {joint} {_price(subject)} A federation that trains once, with settings fixed "
-            "before, pays the ε of one training.",
-        ),
-        Answered("Does it hold for all alike?", _exposed(subject)),
-    ]
+    return {
+        "What is promised?": _promise(subject),
+        "How large are ε and δ?": f"ε = {joined(told)} for {_sent(first)} in a training, at "
+        f"δ = {joined(quantity(claim.get('delta'), 3) for claim in claims)}. "
+        + (f"Warning: {'; '.join(warnings)}." if warnings else "No warning applies to δ."),
+        "Whom does it protect?": _protected(subject),
+        "Can these ε be compared?": "Yes: unit, neighbors, δ and who adds the noise are the same in all of them."
+        + " Not with those of the other statements on these data." * bool(subject.apart),
+        "What do all releases together reveal?": f"In this study, {joint} {_price(subject)} A federation that "
+        "trains once, with settings fixed before, pays the ε of one training.",
+        "Does it hold for all alike?": _exposed(subject),
+    }
 
 
-def _algorithms(subject: Subject) -> list[Answered]:
+def _algorithms(subject: Subject) -> Answers:
     """Answer how the guarantee is reached, what it costs and whom."""
     claims, first = subject.claims, subject.claims[0]
     sampling, who = str(first.get("sampling")), {"record": "Records of a batch", "user": "Persons of a batch"}
@@ -142,28 +113,21 @@ def _algorithms(subject: Subject) -> list[Answered]:
     noise = [quantity(claim.get("noise_multiplier"), 3) for claim in claims]
     search = subject.plain.records[0].search
     tuned = f", each budget with the best of {counted(len(search['trials']), 'setting')}" if search else ""
-    return [
-        Answered(
-            "How is it reached?",
-            f"What one {subject.unit} adds to a message is shortened to a norm of at most {joined(clips)}; "
-            f"{of_user(first) or 'Gaussian noise is added: '}its "
-            f"{'scale' if of_user(first) else 'standard deviation'} is {subject.by_budget(noise)} times what one "
-            f"{subject.unit} can change. {who.get(str(first.get('unit')), 'Participants')}: "
-            f"{'known to all' if 'protects' in first else SAMPLINGS.get(sampling, sampling)}. Accountant: "
-            f"{joined(str(own.get('accountant')) for own in claims)}.",
-        ),
-        Answered(
-            "Which method learns?",
-            f"{subject.plain.algorithm}{tuned}."
-            + " The table before these questions has the others that were run."
-            * (subject.methods is not None),
-        ),
-        Answered("What does it cost in accuracy?", "The first sentences and the first table say it."),
-        Answered("Who bears the cost?", bias(subject) or NOT_ADDRESSED),
-    ]
+    return {
+        "How is it reached?": f"What one {subject.unit} adds to a message is shortened to a norm of at most "
+        f"{joined(clips)}; {of_user(first) or 'Gaussian noise is added: '}its "
+        f"{'scale' if of_user(first) else 'standard deviation'} is {subject.by_budget(noise)} times what one "
+        f"{subject.unit} can change. {who.get(str(first.get('unit')), 'Participants')}: "
+        f"{'known to all' if 'protects' in first else SAMPLINGS.get(sampling, sampling)}. Accountant: "
+        f"{joined(str(own.get('accountant')) for own in claims)}.",
+        "Which method learns?": f"{subject.plain.algorithm}{tuned}."
+        + " The table before these questions has the others that were run." * (subject.methods is not None),
+        "What does it cost in accuracy?": "The first sentences and the first table say it.",
+        "Who bears the cost?": bias(subject) or NOT_ADDRESSED,
+    }
 
 
-def _deployment(subject: Subject) -> list[Answered]:
+def _deployment(subject: Subject) -> Answers:
     """Answer whom one must trust, what the implementation leaves open, and what ε does not cover."""
     first = subject.claims[0]
     public = {
@@ -174,38 +138,23 @@ def _deployment(subject: Subject) -> list[Answered]:
     }
     made = [str(first[name]) for name in ("generator", "arithmetic") if first.get(name)]
     attacked = any(cell.spec.get("attacks") for cell in subject.private)
-    return [
-        Answered(
-            "Who may ask what?",
-            "A training sends a fixed number of messages, all counted in ε. What is computed from them alone, "
-            "such as the model of all, may be used without limit. Further trainings on the same data add up; a "
-            f"model that a {subject.site} keeps to itself is not protected."
-            + f" Predictions need new messages of the {subject.site}s, which are not counted."
-            * ("protects" in first),
-        ),
-        Answered(
-            "Whom must one trust?",
-            _trusted(subject),
-        ),
-        Answered(
-            "Is it implemented safely?",
-            f"These runs are a simulation. Generator and numbers: {'; '.join(made) or 'not recorded'}. Timing "
-            "was not examined.",
-        ),
-        Answered(
-            "What does ε not cover?",
-            f"{'; '.join(uncovered_by(subject.private)) or 'Not recorded'}. Taken as known to everybody: "
-            f"{_listed(sorted(public)) or 'not recorded'}.",
-        ),
-        Answered(
-            "Was it attacked?",
-            "Yes, by the attacks that the runs name; the report has their success."
-            if attacked
-            else f"{NOT_ADDRESSED} The commands audit and check test the mechanism.",
-        ),
-        Answered("Who has access, and how are data secured?", NOT_ADDRESSED),
-        Answered("How were the data collected, and with what consent?", NOT_ADDRESSED),
-    ]
+    return {
+        "Who may ask what?": "A training sends a fixed number of messages, all counted in ε. What is computed from "
+        "them alone, such as the model of all, may be used without limit. Further trainings on the same data add "
+        f"up; a model that a {subject.site} keeps to itself is not protected."
+        + f" Predictions need new messages of the {subject.site}s, which are not counted."
+        * ("protects" in first),
+        "Whom must one trust?": _trusted(subject),
+        "Is it implemented safely?": "These runs are a simulation. Generator and numbers: "
+        f"{'; '.join(made) or 'not recorded'}. Timing was not examined.",
+        "What does ε not cover?": f"{'; '.join(uncovered_by(subject.private)) or 'Not recorded'}. Taken as known "
+        f"to everybody: {_listed(sorted(public)) or 'not recorded'}.",
+        "Was it attacked?": "Yes, by the attacks that the runs name; the report has their success."
+        if attacked
+        else f"{NOT_ADDRESSED} The commands audit and check test the mechanism.",
+        "Who has access, and how are data secured?": NOT_ADDRESSED,
+        "How were the data collected, and with what consent?": NOT_ADDRESSED,
+    }
 
 
 def _beyond(unit: str, site: str) -> str:
@@ -243,18 +192,14 @@ def _promise(subject: Subject) -> str:
     if "protects" in first:
         about = f"the features that one {subject.site} holds of any one person"
     secret = " but who took part in which round" * _is_secret(first)
-    return " ".join(
-        filter(
-            None,
-            [
-                f"A limit to what anybody learns about {about} from {_sent(first)}, whatever else they "
-                f"know{secret}. Guessing between two data sets that differ in one, they are right at most "
-                f"{joined(chances.values())} of the time; a blind guess is right 50 %.",
-                "Near 100 % next to nothing is excluded." if any(map(_is_weak, subject.claims)) else "",
-                nothing,
-            ],
-        )
-    )
+    sentences = [
+        f"A limit to what anybody learns about {about} from {_sent(first)}, whatever else they know{secret}. "
+        "Guessing between two data sets that differ in one, they are right at most "
+        f"{joined(chances.values())} of the time; a blind guess is right 50 %.",
+        "Near 100 % next to nothing is excluded." if any(map(_is_weak, subject.claims)) else "",
+        nothing,
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def _protected(subject: Subject) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.core.registry import counted
 from harness.core.units import size
-from harness.metrics import better_is_higher, described
+from harness.metrics import better_is_higher
 from harness.report.data.best import level_with_best
 from harness.report.data.budgets import budget_of
 from harness.report.data.comparison import RIVALS
@@ -21,7 +21,15 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import part_name
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.rows import Board, protection
-from harness.report.tables.text import distinguishing, in_points, in_sentence, signed, without_section, words
+from harness.report.tables.text import (
+    distinguishing,
+    form_of,
+    in_points,
+    in_sentence,
+    signed,
+    without_section,
+    words,
+)
 
 APART = "What this table cannot tell apart"
 LEVEL = "Methods that cannot be told from the best"
@@ -62,7 +70,7 @@ def _namesakes(resolution: Resolution, labels: Mapping[str, tuple[str, str]]) ->
         task, budget = labels[pair.cells[0].key]
         row = f"{task}, {_pair(pair)}" if several else task
         text = _difference(pair.difference, by) + _interval(pair.interval, by)
-        places[row, budget] = Place(text, {}, "")
+        places[row, budget] = Place(text)
     budgets = {labels[pair.cells[0].key][1]: budget_of(pair.cells[0]).epsilon for pair in pairs}
     columns = sorted(budgets, key=lambda name: (-budgets[name], name))
     largest = max(abs(pair.difference) for pair in pairs)
@@ -114,17 +122,12 @@ def _groups(
     if not rows:
         return []
     columns = ("Level with the best", "Differ by", words(by), "95 %", "Bytes", "Behind")
-    places = {
-        (row, column): Place(text, {}, "")
-        for row, texts in rows.items()
-        for column, text in zip(columns, texts, strict=True)
-    }
     note = (
         f"Of each method the best setting. {words(by)} and its interval, over searches and seeds, are those of the "
         "first; the means of the others are no further from it than they differ by. Behind: how many "
         f"others are behind the first by how much{', in points' if in_points(by) else ''}."
     )
-    return [Grid(LEVEL, "task and budget", note, tuple(rows), columns, places)]
+    return [Grid.of_texts(LEVEL, "task and budget", note, columns, rows)]
 
 
 def _group(
@@ -132,7 +135,7 @@ def _group(
 ) -> list[str]:
     """Return the texts of a group and of what is behind it."""
     by = resolution.measure
-    means = {cell.key: fmean(cell.values(by).values()) for cell in methods}
+    means = {cell.key: cell.mean(by) for cell in methods}
     ordered = sorted(level, key=lambda cell: means[cell.key], reverse=better_is_higher(by))
     best = ordered[0]
     off = {key: abs(mean - means[best.key]) for key, mean in means.items()}
@@ -187,7 +190,7 @@ def critical_text(result: Ranks) -> str:
 
 def _inverted(inversion: Inversion) -> str:
     cell, measure = inversion.cell, inversion.measure
-    values = (value_text(fmean(own.values(measure).values()), measure) for own in (cell, inversion.smaller))
+    values = (value_text(own.mean(measure), measure) for own in (cell, inversion.smaller))
     mean, better = values
     where = " ".join(filter(None, (cell.algorithm, "on", part_name(cell.spec.get("data")))))
     return (
@@ -238,12 +241,12 @@ def _range(ends: Collection[str]) -> str:
 
 def _difference(value: float, measure: str) -> str:
     """Return a difference with its sign, in points where the measure is a share."""
-    return signed(100 * value, "+.1f") if in_points(measure) else signed(value, f"+{_form(measure)}")
+    return signed(100 * value, "+.1f") if in_points(measure) else signed(value, f"+{form_of(measure)}")
 
 
 def _number(value: float, measure: str) -> str:
     """Return a difference without its sign."""
-    return f"{100 * value:.1f}" if in_points(measure) else format(value, _form(measure))
+    return f"{100 * value:.1f}" if in_points(measure) else format(value, form_of(measure))
 
 
 def _amount(value: float, measure: str) -> str:
@@ -254,8 +257,3 @@ def _amount(value: float, measure: str) -> str:
 
 def _interval(interval: Interval | None, measure: str) -> str:
     return "" if interval is None else f" [{', '.join(_difference(end, measure) for end in interval)}]"
-
-
-def _form(measure: str) -> str:
-    metric = described(measure)
-    return ".3g" if metric is None else metric.format

@@ -12,6 +12,7 @@ from harness.core.registry import unknown
 from harness.core.units import size
 from harness.metrics import described
 from harness.report.data.columns import describe
+from harness.report.data.evidence import Row
 from harness.report.tables.columns import (
     ShownColumn,
     difference_column,
@@ -20,7 +21,7 @@ from harness.report.tables.columns import (
     runs_column,
     shown_column,
 )
-from harness.report.tables.rows import Row, protection
+from harness.report.tables.rows import protection
 from harness.report.tables.text import is_empty, quantity, words
 
 #: Short names -> columns of the leaderboard that they stand for, and their description.

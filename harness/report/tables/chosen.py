@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from harness.config.recorded import essential
 from harness.core.registry import counted
-from harness.report.data.procedure import choices_of, procedure_interval
+from harness.report.data.procedure import Interval, choices_of, procedure_interval
 from harness.report.data.results import Cell
 from harness.report.data.statistics import paired_statistics
 from harness.report.data.tuning import Searched, searched
@@ -19,9 +18,7 @@ from harness.report.tables.pivot import value_text
 from harness.report.tables.text import words
 from harness.report.tables.tuning import names_of, settings_of
 from harness.storage.files import safe_name, write_text
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
 
@@ -53,15 +50,12 @@ class Choice:
         row = {"": self.name, "chosen": settings_of(self.search)}
         if not figures:
             return row
-        (mean, half, low, high, *_) = paired_statistics([list(figures.values())])[0]
-        if low is None and half is not None:
-            low, high = mean - half, mean + half
+        (sample,) = paired_statistics([list(figures.values())])
+        over_searches = procedure_interval(choices_of(self.cell, metric), key=self.cell.key)
         return row | {
-            words(metric): value_text(mean, metric),
-            OVER_SEEDS: _interval((low, high), metric),
-            OVER_SEARCHES: _interval(
-                procedure_interval(choices_of(self.cell, metric), key=self.cell.key), metric
-            ),
+            words(metric): value_text(sample.mean, metric),
+            OVER_SEEDS: _interval(sample.interval, metric),
+            OVER_SEARCHES: _interval(over_searches, metric),
             "seeds": str(len(figures)),
         }
 
@@ -93,17 +87,12 @@ def write_run_files(chosen: Iterable[Choice], folder: Path) -> dict[str, Path]:
     files = {}
     for choice in chosen:
         if (content := choice.run_file()) is not None:
-            files[choice.name] = (
-                folder
-                / f"chosen-{safe_name(choice.name.replace('ε = ', 'epsilon-').replace(', ', ' '))}.yaml"
-            )
+            name = safe_name(choice.name.replace("ε = ", "epsilon-").replace(", ", " "))
+            files[choice.name] = folder / f"chosen-{name}.yaml"
             write_text(files[choice.name], content)
     return files
 
 
-def _interval(ends: tuple[float | None, float | None] | None, metric: str) -> str:
+def _interval(ends: Interval | None, metric: str) -> str:
     """Return an interval in the format of a metric; empty where it is not known."""
-    low, high = ends or (None, None)
-    if low is None or high is None:
-        return ""
-    return f"[{value_text(low, metric)}, {value_text(high, metric)}]"
+    return f"[{', '.join(value_text(end, metric) for end in ends)}]" if ends else ""

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.report.data.clients import GAINS, MEASURES, client_changes, client_rows
+from harness.report.data.evidence import Row
 from harness.report.data.results import Cell, Results
 from harness.report.tables.protection import is_protected
-from harness.report.tables.rows import Board, Row
+from harness.report.tables.rows import Board
 from harness.report.tables.text import EXTRAPOLATED, in_sentence, is_empty, quantity, signed, span
 
 MOST = 1000  # rows

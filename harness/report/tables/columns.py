@@ -9,11 +9,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.core.units import count, duration, energy, size, work
-from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
+from harness.report.data.evidence import Row
+from harness.report.data.specs import settings_of
 from harness.report.tables.privacy import is_uneven
-from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
-from harness.report.tables.text import is_empty, quantity, share, signed, words
+from harness.report.tables.rows import Board, epsilon_text, extrapolation, plain, protection
+from harness.report.tables.text import form_of, is_empty, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 NONE = "≈"  # before a difference that is not told from none
@@ -202,11 +203,7 @@ def runs(row: Row) -> str:
 
 def _ratio(name: str) -> Callable[[Row], str]:
     """Return a pruning ratio, or its schedule from the settings."""
-    token = f"compression.{name}="
-    return lambda row: next(
-        (item.removeprefix(token) for item in str(row["settings"]).split() if item.startswith(token)),
-        quantity(row[name]),
-    )
+    return lambda row: settings_of(row).get(f"compression.{name}", quantity(row[name]))
 
 
 def _median(board: Board, row: Row) -> str:
@@ -215,16 +212,11 @@ def _median(board: Board, row: Row) -> str:
     return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({board.most_exposed(row)} has most)"
 
 
-def _form(measure: str) -> str:
-    metric = described(measure)
-    return ".3g" if metric is None else metric.format
-
-
 def _spread(measure: str, spread: bool, row: Row) -> str:
     if is_empty(row[f"{measure}_mean"]):
         return ""
-    mean, std = format(row[f"{measure}_mean"], f"z{_form(measure)}"), row[f"{measure}_std"]
-    return mean if not spread or is_empty(std) else f"{mean} ± {format(std, _form(measure))}"
+    mean, std = format(row[f"{measure}_mean"], f"z{form_of(measure)}"), row[f"{measure}_std"]
+    return mean if not spread or is_empty(std) else f"{mean} ± {format(std, form_of(measure))}"
 
 
 def difference(row: Row) -> str:
@@ -235,7 +227,7 @@ def difference(row: Row) -> str:
     """
     if is_empty(row["paired_difference"]):
         return "not comparable" if str(row["compared"]).startswith("not comparable") else ""
-    form = _form(row["ranked_by"])
+    form = form_of(row["ranked_by"])
     sure = "*" if not is_empty(row["paired_p_holm"]) and row["paired_p_holm"] < SURE else ""
     interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
     kind = "paired" if is_empty(row["paired_procedure_low"]) else "paired_procedure"
@@ -251,7 +243,7 @@ def difference(row: Row) -> str:
 def _interval(row: Row) -> str:
     if is_empty(row["eqopp_low"]):
         return ""
-    return f"{format(row['eqopp_low'], _form('eqopp'))} to {format(row['eqopp_high'], _form('eqopp'))}"
+    return f"{format(row['eqopp_low'], form_of('eqopp'))} to {format(row['eqopp_high'], form_of('eqopp'))}"
 
 
 def _neighbors(row: Row) -> str:

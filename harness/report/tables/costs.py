@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -21,9 +22,9 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NONE
-from harness.report.tables.pivot import Grid, Place
+from harness.report.tables.pivot import Grid
 from harness.report.tables.protection import Comparison, compare_protection, is_protected, label, labels
-from harness.report.tables.text import in_points, in_sentence, signed, span, spread, words
+from harness.report.tables.text import change_text, in_points, in_sentence, signed, span, spread, words
 
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_COSTS = 3  # of the first sentence
@@ -32,26 +33,61 @@ MOST_METHODS = 10
 MOST_BESIDE = 4  # protections of the table of methods
 
 
-def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
-    """Return for every data set what protection costs, and what it costs each client, headed by the answer."""
-    resolution, grids, notes = Resolution(results.cells, by), list[Grid](), dict[str, None]()
+class Costs(NamedTuple):
+    """The costs of protection on one data set.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        The cells compared.
+    answer : str
+        The cost in a sentence; may be empty.
+    table : Grid
+        The rows compared.
+    notes : list of str
+        Explanations of the figures.
+    beside : list of Grid
+        The tables of all methods and of each client, where there are any.
+    """
+
+    comparison: Comparison
+    answer: str
+    table: Grid
+    notes: list[str]
+    beside: list[Grid]
+
+
+def costs(results: Results, by: str, baseline: str | None) -> list[Costs]:
+    """Return what protection costs, for every data set."""
+    resolution, found = Resolution(results.cells, by), []
     for comparison in compare_protection(results, by, baseline):
-        answer = headline(comparison, resolution)
-        table = cost_table(comparison, resolution)
-        new = [note for note in explained(comparison, resolution) if note not in notes]  # each is said once
+        tables = method_table(comparison, results, resolution), client_table(comparison, results)
+        found.append(
+            Costs(
+                comparison,
+                headline(comparison, resolution),
+                cost_table(comparison, resolution),
+                explained(comparison, resolution),
+                [table for table in tables if table is not None],
+            )
+        )
+    return found
+
+
+def cost_tables(results: Results, by: str, baseline: str | None) -> list[Grid]:
+    """Return the tables of all costs, headed by the answers; each note is said once."""
+    grids, notes = list[Grid](), dict[str, None]()
+    for each in costs(results, by, baseline):
+        new = [note for note in each.notes if note not in notes]
         notes |= dict.fromkeys(new)
-        grids.append(table._replace(note=" ".join([table.note, *new]), answers=(answer,) if answer else ()))
-        if (methods := method_table(comparison, results, resolution)) is not None:
-            grids.append(methods)
-        if (by_client := client_table(comparison, results)) is not None:
-            grids.append(by_client)
+        answers = (each.answer,) if each.answer else ()
+        grids += [each.table._replace(note=" ".join([each.table.note, *new]), answers=answers), *each.beside]
     return grids
 
 
 def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
     """Return what protection costs an algorithm on one data set; the note says what was run."""
     measure, plain, protected = comparison
-    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
     heads = (words(measure), "change, points" if in_points(measure) else "change", "bytes up")
     rows: dict[str, tuple[str, ...]] = {}
     cells = (plain, *protected[:MOST_ROWS])
@@ -61,7 +97,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
         level = change is not None and is_level(change, resolution, plain, cell)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = (
             spread(cell.values(measure).values(), ".3f" if in_points(measure) else ".4g"),
-            f"{NONE} " * level + _change_text(change, scale, form),
+            f"{NONE} " * level + _with_interval(change, measure),
             size(fmean(sent)) if sent else "",
         )
     more = len(protected) - MOST_ROWS
@@ -71,7 +107,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
         _unpaired(comparison),
     ]
     title = f"What privacy and compression cost on {data_of(plain)}"
-    return _grid(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
+    return Grid.of_texts(title, plain.algorithm, " ".join(filter(None, note)), heads, rows)
 
 
 def method_table(comparison: Comparison, results: Results, resolution: Resolution) -> Grid | None:
@@ -112,14 +148,14 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
         for name in shown
     }
     title = f"What privacy and compression cost every method on {data_of(plain)}"
-    return _grid(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
+    return Grid.of_texts(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
 
 
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
     """Return a sort key: most protections first, then the best value, without protection if there is one."""
     first = next((cell for cell in row.values() if not is_protected(cell)), next(iter(row.values())))
     sign = -1 if better_is_higher(measure) else 1
-    return -len(row), sign * fmean(first.values(measure).values())
+    return -len(row), sign * first.mean(measure)
 
 
 def _with_change(
@@ -128,26 +164,14 @@ def _with_change(
     """Return the mean of a method under a protection, and the change that this is; empty where it was not run."""
     if (cell := row.get(head)) is None:
         return ""
-    scale, form = (100, "+.1f") if in_points(measure) else (1, "+.3g")
-    text = format(fmean(cell.values(measure).values()), ".3f" if in_points(measure) else ".4g")
+    text = format(cell.mean(measure), ".3f" if in_points(measure) else ".4g")
     plain = row.get(unprotected)
     if plain is None or cell is plain:
         return text
     if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
         return text
     level = f"{NONE} " * is_level(change, resolution, plain, cell)
-    return f"{text} ({level}{signed(scale * change.mean, form)})"
-
-
-def _grid(
-    title: str, corner: str, note: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]
-) -> Grid:
-    places = {
-        (name, head): Place(text, {}, "")
-        for name, texts in rows.items()
-        for head, text in zip(heads, texts, strict=True)
-    }
-    return Grid(title, corner, note, tuple(rows), tuple(heads), places)
+    return f"{text} ({level}{change_text(change.mean, measure)})"
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
@@ -200,14 +224,14 @@ def client_table(comparison: Comparison, results: Results) -> Grid | None:
     note = f"Under {comparison.plain.algorithm}; changes are points on each client's own test samples, over seeds."
     if len({cell.algorithm for cell in results.cells if cell.done} - {comparison.plain.algorithm, ALONE}):
         note += " Those of the other methods are in the page's table Results of each client."
-    return _grid(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
+    return Grid.of_texts(title, f"{words(measure)} of", note, [str(name) for name in plain.index], rows)
 
 
-def _change_text(change: Change | None, scale: float, form: str) -> str:
+def _with_interval(change: Change | None, measure: str) -> str:
     if change is None:
         return ""
-    ends = ", ".join(signed(scale * end, form) for end in change.interval or ())
-    return signed(scale * change.mean, form) + (f" [{ends}]" if ends else "")
+    ends = ", ".join(change_text(end, measure) for end in change.interval or ())
+    return change_text(change.mean, measure) + (f" [{ends}]" if ends else "")
 
 
 def headline(comparison: Comparison, resolution: Resolution) -> str:
@@ -217,21 +241,20 @@ def headline(comparison: Comparison, resolution: Resolution) -> str:
     """
     measure, plain, protected = comparison
     sign = -1 if better_is_higher(measure) else 1
-    scale, form, unit = (100, ".1f", "points of ") if in_points(measure) else (1, ".3g", "")
-    costs = []
+    of_measure = f"{'points of ' * in_points(measure)}{in_sentence(measure)}"
+    told = []
     for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
         if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
             continue
         if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
-            told = f"{scale * least:{form}} {unit}{in_sentence(measure)}"
-            costs.append(f"what {text} costs cannot be told from nothing (less than {told})")
+            nothing = f"what {text} costs cannot be told from nothing"
+            told.append(f"{nothing} (less than {change_text(least, measure, '')} {of_measure})")
             continue
-        cost = sign * scale * change.mean
-        verb, turn = ("costs", sign * scale) if cost >= 0 else ("gains", -sign * scale)
+        verb, turn = ("costs", sign) if sign * change.mean >= 0 else ("gains", -sign)
         ends = sorted(turn * end for end in change.interval or ())
-        interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
-        costs.append(f"{text} {verb} {signed(abs(cost), form)} {unit}{in_sentence(measure)}{interval}")
-    return f"On {data_of(plain)}, {'; '.join(costs)}." if costs else ""
+        interval = f" [{', '.join(change_text(end, measure, '') for end in ends)}]" if ends else ""
+        told.append(f"{text} {verb} {change_text(abs(change.mean), measure, '')} {of_measure}{interval}")
+    return f"On {data_of(plain)}, {'; '.join(told)}." if told else ""
 
 
 def _unpaired(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -23,9 +23,7 @@ from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, value_text, with_spread
 from harness.report.tables.text import in_sentence, words
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that may differ within a table
 
@@ -108,20 +106,20 @@ def _measures_grid(
         columns.append(heading)
         reference = values[measure].get(baseline or "", {})
         for name, seed_values in values[measure].items():
-            places[name, heading] = Place(with_spread(seed_values, measure), seed_values, "")
+            places[name, heading] = Place(with_spread(seed_values, measure), seed_values)
             both, apart = paired_values(seed_values, reference, picked[name], picked.get(baseline or "", {}))
             others += [f"{name} ({counted(apart, 'seed')})"] if apart and name != baseline else []
             if name != baseline and both:
-                places[name, f"Δ {heading}"] = Place(_difference(list(both.values()), measure), both, "")
+                places[name, f"Δ {heading}"] = Place(_difference(list(both.values()), measure), both)
         for entry in paper:
             for name, printed in entry.values.items():
-                places[name, f"{heading}, paper"] = Place(printed[number], {}, "")
+                places[name, f"{heading}, paper"] = Place(printed[number])
         columns += [
             extra for extra in (f"Δ {heading}", f"{heading}, paper") if any(c == extra for _, c in places)
         ]
     for name, seeds in picked.items():
-        places[name, "Chosen"] = Place(_settings(runs[name], seeds), {}, "")
-        places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}", {}, "")
+        places[name, "Chosen"] = Place(_settings(runs[name], seeds))
+        places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}")
     order = [name for name in (baseline, *sorted(picked)) if name in picked]
     return Grid(
         title=f"Chosen settings: {where}" if where else "Chosen settings",
@@ -169,7 +167,7 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
         n, positive = members[["n", "positives"]].fillna(0).mean()
         column = columns.setdefault(str(group), f"{group} ({n:.0f}, {positive:.0f} positive)")
         rates: dict[Any, float] = members.set_index("seed")["tpr"].dropna().to_dict()
-        places[str(name), column] = Place(with_spread(rates, "eqopp"), rates, "")
+        places[str(name), column] = Place(with_spread(rates, "eqopp"), rates)
     return [
         Grid(
             title=f"True positive rates of groups: {where}" if where else "True positive rates of groups",

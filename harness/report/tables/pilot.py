@@ -14,7 +14,7 @@ from harness.config.yaml import read_yaml
 from harness.report.data.evidence import Row
 from harness.report.data.recommendation import ALONE, SAME
 from harness.report.data.references import ReferenceAnswer
-from harness.report.data.specs import in_text
+from harness.report.data.specs import in_text, settings_of
 
 #: Data where none are named.
 BLANK = {"name": "csv", "path": "mine.csv", "label": "label", "client": "client"}
@@ -69,11 +69,7 @@ def pilot(asked: ReferenceAnswer, data: Any = None, clients: int | None = None) 
             "eval_every": 1000,
         },
         "sweep": [*blocks.values(), {"algorithm": ["local", "centralized"], "seed": f"0..{SEEDS - 1}"}],
-        "tune": {
-            "settings": ranges,
-            "metric": by if by in CHOOSING else "auroc",
-            "budget": BUDGET,
-        },
+        "tune": {"settings": ranges, "metric": by if by in CHOOSING else "auroc", "budget": BUDGET},
         "report": {"by": by, "baseline": SAME[0]},
     }
     head = HEAD.format(blank="" if data else FILL_IN, same=SAME)
@@ -92,8 +88,7 @@ def _parts(row: Row) -> dict[str, Any]:
 
 def _settings(row: Row, section: str) -> dict[str, Any]:
     """Return the settings of a section of a row."""
-    texts = (text.partition("=") for text in (row["settings"] or "").split())
-    named = {name: value for name, _, value in texts if name.startswith(f"{section}.")}
+    named = {name: value for name, value in settings_of(row).items() if name.startswith(f"{section}.")}
     return {name.partition(".")[2]: yaml.safe_load(value) for name, value in named.items()}
 
 
@@ -101,10 +96,9 @@ def _method(row: Row, ranges: Collection[str]) -> str | dict[str, Any]:
     """Return a method, with the settings that no search chooses and that are not at their defaults."""
     name = str(row["algorithm"])
     usual = BUILT_IN["algorithm"].get(name, {}).get("defaults", {})
-    texts = (text.partition("=") for text in (row["settings"] or "").split())
     own = {
         field: yaml.safe_load(value)
-        for field, _, value in texts
+        for field, value in settings_of(row).items()
         if field in usual and f"algorithm.{field}" not in ranges and in_text(field, usual[field]) != value
     }
     return {"name": name, **own} if own else name

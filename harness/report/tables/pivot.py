@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, counted, unknown
@@ -21,10 +22,7 @@ from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import quantity, words
 from harness.storage.cells import as_csv
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
-
+from harness.storage.store import RunRecord
 
 NONE = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
@@ -37,7 +35,7 @@ class Place(NamedTuple):
     ----------
     text : str
         Printed text.
-    values : dict[int, float]
+    values : Mapping[int, float]
         Seed to value.
     settings : str
         The hyper-parameters chosen.
@@ -46,8 +44,8 @@ class Place(NamedTuple):
     """
 
     text: str
-    values: dict[int, float]
-    settings: str
+    values: Mapping[int, float] = MappingProxyType({})
+    settings: str = ""
     figure: float | None = None
 
 
@@ -73,6 +71,18 @@ class Grid(NamedTuple):
     columns: tuple[str, ...]
     places: dict[tuple[str, str], Place]
     answers: tuple[str, ...] = ()
+
+    @classmethod
+    def of_texts(
+        cls, title: str, corner: str, note: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]
+    ) -> Grid:
+        """Return a table of texts: a text for each column, by row."""
+        places = {
+            (row, column): Place(text)
+            for row, texts in rows.items()
+            for column, text in zip(columns, texts, strict=True)
+        }
+        return cls(title, corner, note, tuple(rows), tuple(columns), places)
 
     def lines(self) -> list[tuple[str, list[str]]]:
         """Return every row's name and texts."""
@@ -239,7 +249,7 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
     if not scored:
         statuses = {record.status for cell in rivals for record in cell.records}
         missed = measure in COSTS_TO_TARGET and "done" in statuses
-        return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
+        return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})))
     short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
     settings = {k.partition(".")[2]: v for k, v in best.settings.items() if k.startswith("algorithm.")}
     text = with_spread(values, measure) + (f" ({len(values)}/{len(best.records)} seeds)" if short else "")

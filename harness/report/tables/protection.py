@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 
 class Comparison(NamedTuple):
@@ -52,7 +49,7 @@ def compare_protection(
     sign = 1 if better_is_higher(measure) else -1
 
     def weight(comparison: Comparison) -> tuple[bool, int, float]:
-        value = fmean(comparison.plain.values(measure).values())
+        value = comparison.plain.mean(measure)
         return comparison.plain.algorithm == baseline, len(comparison.protected), sign * value
 
     best: dict[tuple[str | None, str | None], Comparison] = {}

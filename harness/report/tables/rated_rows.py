@@ -11,7 +11,7 @@ from harness.core.registry import counted
 from harness.core.units import size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
-from harness.report.data.specs import in_text
+from harness.report.data.specs import in_text, settings_of
 from harness.report.tables.text import EXTRAPOLATED, in_points, quantity, signed, words
 
 MOST = 10  # rows in a terminal
@@ -50,8 +50,7 @@ def settings_text(row: Row) -> str:
     usual = BUILT_IN["algorithm"].get(row["algorithm"], {}).get("defaults", {})
     problem = BUILT_IN["problem"].get(row["problem"] or "", {}).get("defaults", {})
     parts = []
-    for text in (row["settings"] or "").split():
-        name, _, value = text.partition("=")
+    for name, value in settings_of(row).items():
         section, _, field = name.rpartition(".")
         default = (usual if not section else problem if section == "problem" else {}).get(field)
         own = section in ("model", "problem", "cohort") or (not section and field not in RUN_FIELDS)

@@ -10,15 +10,7 @@ from harness.config.conditions import Condition
 from harness.core.registry import counted
 from harness.core.units import size
 from harness.report.data.evidence import Estimate
-from harness.report.data.recommendation import (
-    ALONE,
-    COMMON,
-    SAME,
-    Answer,
-    Obstacle,
-    RatedRow,
-    Recommendation,
-)
+from harness.report.data.recommendation import ALONE, COMMON, SAME, Answer, Obstacle, RatedRow, Recommendation
 from harness.report.tables.rated_rows import (
     BUDGETS,
     MOST,
@@ -52,10 +44,7 @@ def sentences(answer: Recommendation) -> list[str]:
         empty = [federation_text(own) for own in answer.answers if not own.rows]
         missing = [f"Nothing is within the bounds on {listed(empty, MOST)}."] if empty else []
         return [*federation_sentences(found[0], answer), *missing]
-    return [
-        *unknown_budgets(answer.conditions, answer.answers),
-        *_over_federations(found, answer),
-    ]
+    return [*unknown_budgets(answer.conditions, answer.answers), *_over_federations(found, answer)]
 
 
 def notes(answer: Recommendation) -> list[str]:

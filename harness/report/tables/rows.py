@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
+from harness.report.data.evidence import Row, rows_of
 from harness.report.data.exposed import MostExposed, most_exposed_of
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results, grouped
+from harness.report.data.specs import settings_of
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
+from harness.storage.store import RunRecord
 
-if TYPE_CHECKING:
-    from harness.config.report import Target
-    from harness.config.system import System
-    from harness.storage.store import RunRecord
-
-Row = Mapping[str, Any]
+USUAL = ReportSpec()
 
 
 class Board:
@@ -90,27 +88,14 @@ class Board:
         }
 
 
-def board_of(
-    records: Iterable[RunRecord],
-    by: str = "accuracy",
-    baseline: str | None = None,
-    target: Target | None = None,
-    system: System | None = None,
-) -> Board:
-    """Return the leaderboard of results for readers, made once; arguments as for `leaderboard`."""
+def board_of(records: Iterable[RunRecord], spec: ReportSpec = USUAL) -> Board:
+    """Return the leaderboard of results for readers, made once."""
     results = Results.of(records)
-    key = (by, baseline, target, system)
+    key = (spec.by, spec.baseline, spec.target, spec.system)
     if key not in results.boards:
         results.boards[key] = Board.of(leaderboard(results, *key), results)
     board: Board = results.boards[key]
     return board
-
-
-def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """Return the rows as mappings from column name to value."""
-    names = list(map(str, frame.columns))
-    values = ([None if value is pd.NA else value for value in frame[name].tolist()] for name in frame.columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
@@ -124,7 +109,7 @@ def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
             {
                 row["cell"]: (
                     str(row[column]),
-                    [t for t in str(row["settings"]).split() if t.startswith(section)],
+                    [t for t in (row["settings"] or "").split() if t.startswith(section)],
                 )
                 for row in rows
             }
@@ -170,12 +155,11 @@ def _traits(row: Row) -> dict[str, str]:
     }
     for name, form in (forms | {"rounds": "rounds={}"}).items():
         traits[name] = "" if is_empty(row[name]) else form.format(row[name])
-    for token in str(row["settings"]).split():
-        name, _, value = token.partition("=")
+    for name, value in settings_of(row).items():
         if name in ("compression.alpha", "compression.beta"):  # in place of the largest that it reaches
             traits[name.rpartition(".")[2]] = f"{'pruned' if name.endswith('alpha') else 'dropped'}={value}"
             continue
-        traits[name if "." in name else f"algorithm.{name}"] = token
+        traits[name if "." in name else f"algorithm.{name}"] = f"{name}={value}"
     traits.pop("privacy.epsilon", None)  # said by the first
     return {name: text for name, text in traits.items() if text}
 

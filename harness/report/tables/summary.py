@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from harness.core.registry import counted
-from harness.report.data.resolution import Resolution
 from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
-from harness.report.tables.costs import client_table, cost_table, data_of, explained, headline, method_table
+from harness.report.tables.costs import costs, data_of
 from harness.report.tables.pivot import Grid
 from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
-from harness.report.tables.protection import Comparison, compare_protection, labels
+from harness.report.tables.protection import Comparison, labels
 from harness.report.tables.rows import Board
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
+from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from harness.storage.store import RunRecord
 
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_COMPARED = 3  # data sets with tables
@@ -55,28 +53,19 @@ def print_summary(
         Output console; its width decides.
     """
     results = Results.of(records)
-    compared = compare_protection(results, by, baseline)
+    compared = costs(results, by, baseline)
     board = Board.of(frame, results)
     frame = board.frame
     in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
-    resolution = Resolution(results.cells, by)
-    for comparison in compared:
-        _say(console, headline(comparison, resolution))
+    for each in compared:
+        _say(console, each.answer)
     notes: dict[str, None] = {}
-    for comparison in compared[:MOST_COMPARED]:
-        costs = cost_table(comparison, resolution)
-        _say(console, costs.note)
-        _print_grid(costs, console)
-        notes |= dict.fromkeys(explained(comparison, resolution))
-        if (methods := method_table(comparison, results, resolution)) is not None:
-            _print_grid(methods, console)
-            notes[methods.note] = None
-        if (by_client := client_table(comparison, results)) is not None:
-            _print_grid(by_client, console)
-            notes[by_client.note] = None
-    for text in notes:
-        _say(console, text)
-    for text in _privacy(compared[:MOST_COMPARED]):
+    for each in compared[:MOST_COMPARED]:
+        _say(console, each.table.note)
+        for grid in (each.table, *each.beside):
+            _print_grid(grid, console)
+        notes |= dict.fromkeys([*each.notes, *(grid.note for grid in each.beside)])
+    for text in (*notes, *_privacy([each.comparison for each in compared[:MOST_COMPARED]])):
         _say(console, text)
     if in_full:
         print_table(board, console)

@@ -43,6 +43,17 @@ def signed(value: float, form: str) -> str:
     return text if float(text) else text.lstrip("+-")
 
 
+def form_of(measure: str) -> str:
+    """Return the format of a measure's values."""
+    metric = described(measure)
+    return ".3g" if metric is None else metric.format
+
+
+def change_text(value: float, measure: str, sign: str = "+") -> str:
+    """Return a change of a measure: of a share in points, ``+1.9``; an empty `sign` leaves out the plus."""
+    return signed(100 * value, f"{sign}.1f") if in_points(measure) else signed(value, f"{sign}.3g")
+
+
 def span(low: float, high: float) -> str:
     """Return two whole numbers as ``38 to 42``, and equal ones as one."""
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"

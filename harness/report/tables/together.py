@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from harness.core.registry import counted
+from harness.report.data.evidence import Row, rows_of
 from harness.report.data.released import OWN, PAIRED, SHARED
-from harness.report.tables.rows import Row, rows_of
 from harness.report.tables.text import is_empty, quantity
 from privacy.event import Event
 from privacy.joint import Released, joint_epsilon

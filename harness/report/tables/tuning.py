@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
@@ -16,18 +16,16 @@ from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
+    change_text,
     distinguishing,
     in_points,
     in_sentence,
     quantity,
-    signed,
     without_section,
     words,
 )
 from harness.report.tables.together import upward
-
-if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+from harness.storage.store import RunRecord
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
@@ -56,22 +54,22 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(settings_of(search), {}, "")
+        places[name, "Chosen"] = Place(settings_of(search))
         if (sought := search.mean) is not None:
-            places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed, "")
+            places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed)
         reported = search.cells[0].values(measure)
         if sought is not None and reported:
-            places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported, "")
-            places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric), {}, "")
+            places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported)
+            places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric))
         for size in sizes:
             best = search.best_of(size)
-            places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric), {}, "")
-        places[name, ALSO] = Place(_also(search), {}, "")
-        places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
+            places[name, f"Best of {size}"] = Place("" if best is None else value_text(best, metric))
+        places[name, ALSO] = Place(_also(search))
+        places[name, "Failed"] = Place(str(search.failed or ""))
         if (price := search.price) is not None:
-            places[name, RUNS] = Place(_runs(price), {}, "", price["runs"])
+            places[name, RUNS] = Place(_runs(price), figure=price["runs"])
             places[name, PRICE] = _price(price["epsilon"])
-        places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
+        places[name, COST] = Place(_epsilon(search.found["epsilon"]))
     columns = (
         *("Chosen", words(measure), REPORTED, CURSE),
         *(f"Best of {size}" for size in sizes),
@@ -182,9 +180,9 @@ def _runs(price: Mapping[str, Any]) -> str:
 def _price(epsilon: float | str | None) -> Place:
     """Return the epsilon of all runs of a search, rounded up, as it is a bound."""
     if epsilon is None:
-        return Place("not known", {}, "")
+        return Place("not known")
     value = float(epsilon)
-    return Place(quantity(upward(value), 3), {}, "", value)
+    return Place(quantity(upward(value), 3), figure=value)
 
 
 def _of_cost(budget: int) -> str:
@@ -199,7 +197,7 @@ def _of_cost(budget: int) -> str:
 def _curse(sought: float, reported: float, metric: str) -> str:
     """Return how much better a setting looked in the search than in the reported runs."""
     better = sought - reported if better_is_higher(metric) else reported - sought
-    return signed(100 * better, "+.1f") if in_points(metric) else signed(better, "+.3g")
+    return change_text(better, metric)
 
 
 def _also(search: Searched) -> str:

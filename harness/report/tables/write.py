@@ -14,12 +14,13 @@ import pandas as pd
 from harness.core.registry import counted
 from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
+from harness.report.data.evidence import Row
 from harness.report.data.export import write_frame
 from harness.report.data.tested import APART
 from harness.report.tables.columns import NONE, ShownColumn, narrow_columns, results_first
 from harness.report.tables.pivot import Grid, grids_markdown
 from harness.report.tables.privacy import exposure
-from harness.report.tables.rows import Board, Row
+from harness.report.tables.rows import Board
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import extrapolation, span
 from harness.report.tables.together import together

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.cli.arguments import given_content
+from harness.cli.arguments import content_from
 from harness.cli.parser import parser
 from harness.config.report import read_report
 from harness.config.run import read_spec
@@ -49,7 +49,7 @@ def test_what_is_merged_may_be_given_anew():
 
 
 def given(*options):
-    return given_content(parser().parse_args(["run", "--algorithm", "fedavg", *options]))
+    return content_from(parser().parse_args(["run", "--algorithm", "fedavg", *options]))
 
 
 def test_options_give_a_key_once():

@@ -12,6 +12,7 @@ from scipy import stats
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.wire import outbox
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
@@ -101,7 +102,7 @@ class FrozenCount(Mechanism):
     ],
 )
 def test_a_broken_mechanism_is_accused_under_all_settings(monkeypatch, name, broken):
-    monkeypatch.setattr(Wiretap, "mechanism", broken)
+    monkeypatch.setattr(outbox, "Mechanism", broken)
     assert audited(*MECHANISMS[name])["findings"]
 
 

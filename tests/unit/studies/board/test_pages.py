@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.cli.arguments import given_spec
+from harness.cli.arguments import spec_from
 from harness.cli.parser import parser
 from harness.config.recorded import identity, run_id, versions
 from harness.config.run import read_spec
@@ -189,7 +189,7 @@ def test_hostile_names_and_reasons_are_text(site):
 def test_the_command_of_a_run_repeats_that_run(fields):
     """Attacks were missing in it, so that it made another run."""
     one = record(**fields)
-    again = given_spec(parser().parse_args(shlex.split(command_of(one))[3:]))
+    again = spec_from(parser().parse_args(shlex.split(command_of(one))[3:]))
     assert identity(again, "0" * 64) == one.id
 
 

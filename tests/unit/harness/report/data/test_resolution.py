@@ -6,9 +6,9 @@ import pytest
 
 from harness.report import Results, leaderboard
 from harness.report.data.best import best_of
+from harness.report.data.evidence import rows_of
 from harness.report.data.resolution import Resolution
 from harness.report.tables.columns import difference
-from harness.report.tables.rows import rows_of
 from tests.support.records import JITTER, done, private, pruned, searched, spec
 
 SAME = (("fedavg", "fednova"),)

@@ -119,7 +119,7 @@ def test_a_method_has_one_color_and_marker_in_all_figures(by, lines, tmp_path):
     results = Results(runs)
     assert draw_all(results, tmp_path, ReportSpec(by=by))["accuracy-epsilon"]
     part = Results([run for run in runs if run.spec["algorithm"]["name"] != "scaffold"])
-    with figure_look(["png"], methods=method_order(board_of(results, by))):
+    with figure_look(["png"], methods=method_order(board_of(results, ReportSpec(by=by)))):
         learning_curves(part, tmp_path / "part")
     for name in levels:
         looks = [look[:2] for figure in lines for label, look in figure.items() if label.startswith(name)]

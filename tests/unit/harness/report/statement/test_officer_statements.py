@@ -63,7 +63,7 @@ def subject(made=None):
 
 def told(one):
     """Return question -> answer."""
-    return {each.question: each.answer for part in questions(one).values() for each in part}
+    return {question: answer for part in questions(one).values() for question, answer in part.items()}
 
 
 def test_the_first_row_costs_what_the_sentence_says():
@@ -285,7 +285,7 @@ def test_the_price_of_the_search_is_told():
 
 
 def test_the_annex_has_the_settings():
-    assert "rounds 20, clip 10.0" in {each.question: each.answer for each in annex(subject())}["Settings"]
+    assert "rounds 20, clip 10.0" in annex(subject())["Settings"]
 
 
 def test_the_page_escapes_names(tmp_path, monkeypatch):
