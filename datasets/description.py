@@ -179,7 +179,7 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
 def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]:
     """Return the columns as they are read, and what refuses them."""
     table: dict[str, Cells] = {}
-    problems: list[str] = []
+    problems: list[str] = [] if content.rows else ["there is no row below the header"]
     role_columns = {roles.label, *roles.roles_beside_label}
     for name, cells in content.columns.items():
         kind = _kind(name, roles)
@@ -194,7 +194,7 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
         tells_apart = name in role_columns
         if problem := kind_problem(name, table[name], tells_apart=tells_apart, typed=content.typed):
             problems.append(problem)
-        if table[name].missing.all():
+        if content.rows and table[name].missing.all():
             problems.append(f"the column {name!r} is empty; leave it out with drop={name}")
     return table, problems
 
@@ -249,7 +249,7 @@ def describe_column(
         values = f"{first} to {last}"
     elif cells.numeric:
         kind, why = "numbers", "every cell is a number or missing"
-        values = f"{present.min():.6g} to {present.max():.6g}, mean {present.mean():.4g}"
+        values = f"{present.min():z.6g} to {present.max():z.6g}, mean {present.mean():z.4g}"
         codes = {f"{code:.15g}": counts[code] for code in sentinels(present)}
     else:
         dates = all(map(DATE.fullmatch, counts))
@@ -377,8 +377,8 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
         lines.append(f"{label}: {_most(classes)}{positive}")
     else:
         lines.append(
-            f"{label}: numbers from {dataset.y.min():.6g} to {dataset.y.max():.6g}, mean "
-            f"{dataset.y.mean():.4g}"
+            f"{label}: numbers from {dataset.y.min():z.6g} to {dataset.y.max():z.6g}, mean "
+            f"{dataset.y.mean():z.4g}"
         )
     if groups := facts.get("groups"):
         lines.append(f"groups by {' & '.join(as_list(roles.sensitive))}: {_most(groups)}")
