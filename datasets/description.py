@@ -85,7 +85,8 @@ class Description:
     groups, clients : dict[str, int]
         Sensitive groups and clients with their samples; empty without such a column.
     users : dict[str, int]
-        ``users``, and the ``fewest`` and ``most`` samples of one; empty without such a column.
+        ``users``, the ``fewest`` and ``most`` samples of one, and, of data with clients, how many are ``scattered``
+        over several; empty without such a column.
     summary : tuple[str, ...]
         The most important in three to six lines, as a run begins with.
     problems : tuple[str, ...]
@@ -349,6 +350,16 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
     if roles.user in dataset.columns:
         by_user = _counted(dataset.columns[roles.user]).values()
         facts["users"] = {"users": len(by_user), "fewest": min(by_user), "most": max(by_user)}
+        if "clients" in facts:
+            places = {
+                *zip(
+                    dataset.columns[roles.user].tolist(),
+                    dataset.columns[dataset.client].tolist(),
+                    strict=True,
+                )
+            }
+            at = Counter(user for user, _ in places)
+            facts["users"]["scattered"] = sum(count > 1 for count in at.values())
     return facts
 
 
@@ -387,7 +398,15 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
     if users := facts.get("users"):
         fewest, most = users["fewest"], users["most"]
         span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        lines.append(f"users by {roles.user}: {users['users']:,}, with {span} row{'s' * (most != 1)} each")
+        several = users.get("scattered", 0)
+        lines.append(
+            f"users by {roles.user}: {users['users']:,}, with {span} row{'s' * (most != 1)} each"
+            + (
+                f"; {several:,} of them at several clients: the same people, or numbers used twice?"
+                if several
+                else ""
+            )
+        )
     if left_out := [*as_list(roles.drop), *(name for name in (roles.client, roles.user) if name)]:
         lines.append(f"no features: {_some(left_out)}")
     return lines

@@ -41,7 +41,8 @@ def test_a_description_counts_what_reading_makes(patients):
     assert (found.rows, found.used, found.problems) == (60, 60, ())
     assert (found.classes, found.positive) == ({"no": 48, "yes": 12}, "yes")
     assert (found.groups, found.clients) == ({"f": 40, "m": 20}, {"Aalen": 20, "Bonn": 20, "Ulm": 20})
-    assert found.users == {"users": 30, "fewest": 2, "most": 2}
+    assert found.users == {"users": 30, "fewest": 2, "most": 2, "scattered": 30}
+    assert "30 of them at several clients" in " ".join(found.summary)
     assert found.features == load(address).x.shape[1] == 3
     assert [(one.name, one.role, one.features) for one in found.columns] == [
         ("age", "feature", 1),
