@@ -368,8 +368,9 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
     facts = _facts(dataset, roles)
     encoded = as_list(roles.encode)
     widths = Counter(name for name in dataset.origins if name not in encoded)
-    single = [name for name in widths if name in dataset.features]
-    one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in single]
+    numbers = {*widths} & {*dataset.features}  # sets, as tables have up to 200,000 columns
+    single = [name for name in widths if name in numbers]
+    one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in numbers]
     parts = [
         f"{what} {_some(names)}"
         for what, names in (("numbers:", single), ("one-hot:", one_hot), ("encoded:", encoded))

@@ -261,7 +261,8 @@ def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str,
                 f"rename: {{{ORIGIN}: another name}}"
             )
         for one, other in ((part, first), (first, part)):
-            lacking = [name for name in other.content.columns if name not in (*one.content.columns, *dropped)]
+            there = {*one.content.columns, *dropped}
+            lacking = [name for name in other.content.columns if name not in there]
             if lacking:
                 raise DataError(_lacks(one, other, lacking))
     rows = [part.content.rows for part in parts]
