@@ -95,8 +95,10 @@ class RunSpec(Section):
     def _users(cls, value: object, info: ValidationInfo) -> object:
         """Protect the users that the data name, unless privacy names their column itself."""
         data = info.data.get("data")
-        of_users = isinstance(value, Mapping) and value.get("unit") == "user" and value.get("user") is None
-        return {**value, "user": data.user} if of_users and data is not None else value
+        if data is None or not isinstance(value, Mapping):
+            return value
+        of_users = value.get("unit") == "user" and value.get("user") is None
+        return {**value, "user": data.user} if of_users else value
 
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
