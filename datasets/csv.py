@@ -64,7 +64,7 @@ def read_columns(path: Path, reading: Reading) -> Content:
     delimiter = reading.delimiter or (hint[1] if hint else _delimiter(text))
     width = _width(path, text, delimiter)
     check_shape(path, text.count("\n") or text.count("\r"), width)
-    table = _cut(path, text, delimiter, width)
+    table = _cut(path, text, delimiter, width, reading.header or 1)
     if not table.size:
         raise DataError(f"{path} is empty")
     places = column_places(
@@ -149,8 +149,8 @@ def _records(text: str, delimiter: str, *, strict: bool) -> Iterator[list[str]]:
     )
 
 
-def _cut(path: Path, text: str, delimiter: str, width: int) -> NDArray[np.object_]:
-    """Return all cells as text, with the header as the first row."""
+def _cut(path: Path, text: str, delimiter: str, width: int, first: int) -> NDArray[np.object_]:
+    """Return all cells as text, with the header as the first row; ``first`` is the line where the text begins."""
     import pandas as pd  # slow to import; most data sets do without it
 
     # Read all cells as text and the header as an ordinary row, so that pandas infers nothing.
@@ -180,10 +180,23 @@ def _cut(path: Path, text: str, delimiter: str, width: int) -> NDArray[np.object
         return np.empty((0, 0), dtype=object)
     except (pd.errors.ParserError, csv.Error) as error:
         raise DataError(
-            f"{path} is not a well-formed CSV file with columns separated by {delimiter!r} (delimiter): {error}"
+            f"{path} is not a well-formed CSV file with columns separated by {delimiter!r} (delimiter): "
+            f"{_uneven(text, delimiter, width, first) or str(error).strip()}"
         ) from error
     except MemoryError as error:
         raise DataError(f"{path} needs more memory than there is; take fewer rows or columns") from error
+
+
+def _uneven(text: str, delimiter: str, width: int, first: int) -> str:
+    """Return which line has more cells than the header, and what may be meant; nothing if none has."""
+    records = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    for record in records:
+        if any(map(str.strip, record[width:])):
+            return (
+                f"line {records.line_num + first - 1} has {len(record)} cells, and the header {width}; "
+                f"write cells that hold {delimiter!r} in double quotes"
+            )
+    return ""
 
 
 def _wide(text: str, delimiter: str) -> NDArray[np.object_]:

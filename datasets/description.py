@@ -85,7 +85,8 @@ class Description:
     groups, clients : dict[str, int]
         Sensitive groups and clients with their samples; empty without such a column.
     users : dict[str, int]
-        ``users``, and the ``fewest`` and ``most`` samples of one; empty without such a column.
+        ``users``, the ``fewest`` and ``most`` samples of one, and, of data with clients, how many are ``scattered``
+        over several; empty without such a column.
     summary : tuple[str, ...]
         The most important in three to six lines, as a run begins with.
     problems : tuple[str, ...]
@@ -179,7 +180,7 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
 def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]:
     """Return the columns as they are read, and what refuses them."""
     table: dict[str, Cells] = {}
-    problems: list[str] = []
+    problems: list[str] = [] if content.rows else ["there is no row below the header"]
     role_columns = {roles.label, *roles.roles_beside_label}
     for name, cells in content.columns.items():
         kind = _kind(name, roles)
@@ -194,7 +195,7 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
         tells_apart = name in role_columns
         if problem := kind_problem(name, table[name], tells_apart=tells_apart, typed=content.typed):
             problems.append(problem)
-        if table[name].missing.all():
+        if content.rows and table[name].missing.all():
             problems.append(f"the column {name!r} is empty; leave it out with drop={name}")
     return table, problems
 
@@ -249,7 +250,7 @@ def describe_column(
         values = f"{first} to {last}"
     elif cells.numeric:
         kind, why = "numbers", "every cell is a number or missing"
-        values = f"{present.min():.6g} to {present.max():.6g}, mean {present.mean():.4g}"
+        values = f"{present.min():z.6g} to {present.max():z.6g}, mean {present.mean():z.4g}"
         codes = {f"{code:.15g}": counts[code] for code in sentinels(present)}
     else:
         dates = all(map(DATE.fullmatch, counts))
@@ -349,6 +350,16 @@ def _facts(dataset: Dataset | None, roles: Roles) -> dict[str, dict[str, int]]:
     if roles.user in dataset.columns:
         by_user = _counted(dataset.columns[roles.user]).values()
         facts["users"] = {"users": len(by_user), "fewest": min(by_user), "most": max(by_user)}
+        if "clients" in facts:
+            places = {
+                *zip(
+                    dataset.columns[roles.user].tolist(),
+                    dataset.columns[dataset.client].tolist(),
+                    strict=True,
+                )
+            }
+            at = Counter(user for user, _ in places)
+            facts["users"]["scattered"] = sum(count > 1 for count in at.values())
     return facts
 
 
@@ -357,8 +368,9 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
     facts = _facts(dataset, roles)
     encoded = as_list(roles.encode)
     widths = Counter(name for name in dataset.origins if name not in encoded)
-    single = [name for name in widths if name in dataset.features]
-    one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in single]
+    numbers = {*widths} & {*dataset.features}  # sets, as tables have up to 200,000 columns
+    single = [name for name in widths if name in numbers]
+    one_hot = [f"{name} ({count})" for name, count in widths.items() if name not in numbers]
     parts = [
         f"{what} {_some(names)}"
         for what, names in (("numbers:", single), ("one-hot:", one_hot), ("encoded:", encoded))
@@ -377,8 +389,8 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
         lines.append(f"{label}: {_most(classes)}{positive}")
     else:
         lines.append(
-            f"{label}: numbers from {dataset.y.min():.6g} to {dataset.y.max():.6g}, mean "
-            f"{dataset.y.mean():.4g}"
+            f"{label}: numbers from {dataset.y.min():z.6g} to {dataset.y.max():z.6g}, mean "
+            f"{dataset.y.mean():z.4g}"
         )
     if groups := facts.get("groups"):
         lines.append(f"groups by {' & '.join(as_list(roles.sensitive))}: {_most(groups)}")
@@ -387,7 +399,15 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
     if users := facts.get("users"):
         fewest, most = users["fewest"], users["most"]
         span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        lines.append(f"users by {roles.user}: {users['users']:,}, with {span} row{'s' * (most != 1)} each")
+        several = users.get("scattered", 0)
+        lines.append(
+            f"users by {roles.user}: {users['users']:,}, with {span} row{'s' * (most != 1)} each"
+            + (
+                f"; {several:,} of them at several clients: the same people, or numbers used twice?"
+                if several
+                else ""
+            )
+        )
     if left_out := [*as_list(roles.drop), *(name for name in (roles.client, roles.user) if name)]:
         lines.append(f"no features: {_some(left_out)}")
     return lines

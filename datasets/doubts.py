@@ -24,6 +24,7 @@ PLAUSIBLE = (-62_091, 84_006)
 WIDE = 50  # values of a text column, above which the number of its features is said
 #: Different numbers with one unit, or after a sign such as <, below which they look like categories.
 FEW_UNITS = 10
+FEW_SIGNS = 3  # different numbers after a sign, up to which they can be mapped one by one
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 #: What people write where they have no value; in text the marks of the first kind are values of their own.
 NOTHING = re.compile(r"#?n/?a|n\. ?a\.|nan|null|#null!|<na>|-{1,3}|\u2013|\.", re.IGNORECASE)
@@ -124,7 +125,12 @@ def _advice(name: str, counts: Counter[str], numeric: Collection[str]) -> str:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         advice.append(f"set na={missing}{more} if these cells are missing")
     if signs:
-        advice.append(f"take signs such as that of {signs[0]!r} out of the file")
+        few = (
+            f", or give map, as in map: {{{name}: {{{signs[0]!r}: NUMBER}}}}"
+            if len(signs) <= FEW_SIGNS
+            else ""
+        )
+        advice.append(f"take signs such as that of {signs[0]!r} out of the file{few}")
     if not advice:  # numbers to us, and not by the signs that were set
         grouped = all(re.fullmatch(r"\d{1,3}(\.\d{3})+", value) for value in counts)
         advice.append(

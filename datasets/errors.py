@@ -44,7 +44,8 @@ def gathered() -> Iterator[list[str]]:
 def warn(where: object, lines: Sequence[str]) -> None:
     """Log lines about a file once each, the first ten and how many more there are; see `gathered`."""
     if (messages := _gathering.get()) is not None:
-        messages += [line for line in lines if line not in messages]
+        known = {*messages}
+        messages += [line for line in dict.fromkeys(lines) if line not in known]
         return
     for line in lines[:MOST_LINES]:
         warn_once(f"{where}: {line}")

@@ -37,6 +37,8 @@ KEYS = (
     *ROLES, "encoder", "keep_sensitive", "rare", "positive", "normalize", "split", *MAPPINGS, *MARKS, *LISTS,
 )  # fmt: skip
 
+#: What readers of other libraries call them.
+SYNONYMS = {"sep": "delimiter", "separator": "delimiter", "target": "label"}
 
 #: Parts of a date, and how dates are often written.
 PARTS = ["dd", "mm", "yyyy"]
@@ -92,7 +94,7 @@ def parse_address(address: str) -> dict[str, Any] | None:
         key, equals, value = part.partition("=")
         key, dot, column = key.partition(".")
         if key not in KEYS:
-            raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
+            raise DataError(f"{address!r}: unknown option {key!r}; {nearest(SYNONYMS.get(key, key), KEYS)}")
         if not equals or (dot and key not in MAPPINGS) or (key in WRITTEN and not dot):
             expected = WRITTEN.get(key, f"{key}=VALUE")
             raise DataError(f"{address!r}: {part!r} is not {expected}")

@@ -261,14 +261,10 @@ def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str,
                 f"rename: {{{ORIGIN}: another name}}"
             )
         for one, other in ((part, first), (first, part)):
-            for name in other.content.columns:
-                if name not in (*one.content.columns, *dropped):
-                    own = [column for column in one.content.columns if column not in other.content.columns]
-                    example = nearest(name, own)
-                    raise DataError(
-                        f"{one.path} lacks the column {name!r}, which {other.path} has; if it has another name "
-                        f"there, give rename, as in rename: {{NAME: {name}}}, else drop={name} ({example})"
-                    )
+            there = {*one.content.columns, *dropped}
+            lacking = [name for name in other.content.columns if name not in there]
+            if lacking:
+                raise DataError(_lacks(one, other, lacking))
     rows = [part.content.rows for part in parts]
     check_shape(first.path, sum(rows), len(names) + 1)
     label = options.get("label")
@@ -284,6 +280,22 @@ def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str,
     digest = hashlib.sha256(lines.encode()).hexdigest()
     typed = all(part.content.typed for part in parts)
     return Content(columns, sum(rows), digest, typed=typed)
+
+
+def _lacks(one: Part, other: Part, names: Sequence[str]) -> str:
+    """Return what to set for columns that one file has and another has not, or not under these names."""
+    own = [column for column in one.content.columns if column not in other.content.columns]
+    if len(names) == 1:
+        return (
+            f"{one.path} lacks the column {names[0]!r}, which {other.path} has; if it has another name there, give "
+            f"rename, as in rename: {{NAME: {names[0]}}}, else drop={names[0]} ({nearest(names[0], own)})"
+        )
+    there = ", ".join(map(repr, own)) or "no others"
+    return (
+        f"{one.path} lacks the columns {', '.join(map(repr, names))}, which {other.path} has, and has {there} "
+        f"instead; give rename for those with another name there, as in rename: {{NAME: {names[0]}}}, and drop the "
+        "others"
+    )
 
 
 def _left_out(name: str, parts: Sequence[Part], _: Kind) -> Cells:

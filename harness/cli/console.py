@@ -98,7 +98,7 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[
 def short(value: Any) -> str | None:
     """Format a number with three digits and a unit prefix."""
     if not isinstance(value, int | float) or abs(value) < 10_000:
-        return f"{value:.3g}" if isinstance(value, float) else None if value is None else str(value)
+        return f"{value:z.3g}" if isinstance(value, float) else None if value is None else str(value)
     step = min(4, (len(str(int(value))) - 1) // 3)
     return f"{value / 1000**step:.3g}{'kMGT'[step - 1]}"
 

@@ -98,6 +98,20 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            kind = "command" if isinstance(action, argparse._SubParsersAction) else "argument"
-            raise unknown(" ".join(["value of", *action.option_strings]) if action.option_strings else kind,
-                          value, action.choices)  # fmt: skip
+            if isinstance(action, argparse._SubParsersAction):
+                if value in (whole := _below(action)):
+                    self.error(f"unknown command {value!r}. Did you mean {whole[value]!r}?")
+                raise unknown("command", value, action.choices)
+            options = action.option_strings
+            raise unknown(" ".join(["value of", *options]) if options else "argument", value, action.choices)
+
+
+def _below(commands: argparse._SubParsersAction[Any]) -> dict[str, str]:
+    """Return the subcommands of commands, each with the command that it belongs to: ``data describe``."""
+    return {
+        name: f"{command} {name}"
+        for command, parser in commands.choices.items()
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name in action.choices
+    }

@@ -213,5 +213,5 @@ def next_step(store: Store, name: str | None, frame: pd.DataFrame) -> str:
         return f"Next: python -m harness retry {of} repeats the failed {counted(counts['failed'], 'run')}."
     if budgets.empty:
         return ""
-    epsilon = float(f"{budgets.median():.3g}")
+    epsilon = float(f"{budgets.quantile(0.5, interpolation='lower'):.3g}")
     return f"Next: python -m harness recommend {of} --epsilon {epsilon:g} says which method to take."

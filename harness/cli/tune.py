@@ -14,7 +14,7 @@ from harness.cli.run import exit_code, work_options
 from harness.config import builtin
 from harness.config.default_search import METRIC, searched_suite
 from harness.config.recorded import results_folder
-from harness.config.suite import Suite, SuiteFile, checked_name
+from harness.config.suite import Suite, checked_name, is_run_file
 from harness.config.yaml import mapping, read_yaml
 from harness.core.registry import UserError
 from harness.executors.suites import run_suite
@@ -55,7 +55,7 @@ def given_search(args: argparse.Namespace) -> Suite:
     over = {field: _listed(*given) for field, given in lists.items() if given[1] is not None}
     search = {"budget": args.budget, "metric": args.metric}
     search = {field: value for field, value in search.items() if value is not None}
-    if not content.keys() & SuiteFile.model_fields.keys():
+    if is_run_file(content):
         content = {"base": content, "report": {"by": search.get("metric", METRIC)}}
         over = {"seed": [SEEDS], **over}
     name = args.name or f"{content.get('suite', path.stem)}{'' if content.get('tune') else OURS}"

@@ -90,6 +90,16 @@ class RunSpec(Section):
         part: Any = construct(f"{section}.{name}", _class_of(section, name), settings)
         return Named({key: name, **settings_of(part)}, part)
 
+    @field_validator("privacy", mode="before")
+    @classmethod
+    def _users(cls, value: object, info: ValidationInfo) -> object:
+        """Protect the users that the data name, unless privacy names their column itself."""
+        data = info.data.get("data")
+        if data is None or not isinstance(value, Mapping):
+            return value
+        of_users = value.get("unit") == "user" and value.get("user") is None
+        return {**value, "user": data.user} if of_users else value
+
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
         problem, meta = PROBLEMS[self.problem["kind"]], ALGORITHMS[self.algorithm["name"]].meta

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from datasets.errors import DataError
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
 from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth, plainly
@@ -69,7 +70,8 @@ def checked(where: str, make: Callable[[], T]) -> T:
             raise cause from None
         if isinstance(cause, UnknownField):
             raise unknown(f"field of {path or 'a run'}", cause.name, cause.allowed) from None
-        ending = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
+        complete = first["type"] == "missing" or isinstance(cause, DataError)  # which says what was given
+        ending = "" if complete else f", given {shown(first['input'])}"
         message = str(cause) if cause is not None else plainly(first)
         raise UserError(f"{path}: {message[0].lower()}{message[1:]}{ending}") from None
 

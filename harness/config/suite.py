@@ -46,7 +46,7 @@ from pydantic import Field
 from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_report, read_stored
-from harness.config.run import read_spec
+from harness.config.run import RunSpec, read_spec
 from harness.config.searches import hold_out, key_without
 from harness.config.settings import checked
 from harness.config.sweep import Combination, assign, expand
@@ -141,7 +141,12 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
         if instead:
             raise UserError(f"{path} lists its runs one by one; --sweep and --random change suite files")
         return _recorded(path)
-    return make_suite(read_yaml(path), profile, path.stem, instead)
+    content = read_yaml(path)
+    if is_run_file(content):
+        raise UserError(
+            f"{path} describes a run and not a suite; run, sweep and plan take it as --spec {path}, tune as it is"
+        )
+    return make_suite(content, profile, path.stem, instead)
 
 
 def _recorded(path: Path) -> Suite:
@@ -159,6 +164,14 @@ def _recorded(path: Path) -> Suite:
     searched = (path for search in content.get("tuning", {}).get("searches", ()) for path in search["paths"])
     report = replace(report, chosen=tuple(dict.fromkeys([*report.chosen, *searched])))
     return Suite(name, str(content.get("title", name)), str(content["profile"]), tuple(combinations), report)
+
+
+def is_run_file(content: Mapping[str, Any]) -> bool:
+    """Whether the content of a file describes a run, and has no section of a suite."""
+    return (
+        bool(content.keys() & RunSpec.model_fields.keys())
+        and not content.keys() & SuiteFile.model_fields.keys()
+    )
 
 
 def make_suite(

@@ -25,6 +25,8 @@ from harness.problems import PROBLEMS
 from harness.simulation.federations import user_column
 from harness.simulation.setup import Execution
 
+AS_THEY_ARE = "leave the data as they are (partition.standardize false; no data.rare; data.missing drop)"
+
 
 def check_data(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
     """Refuse data that lack what a run needs of them."""
@@ -104,15 +106,18 @@ def check_privacy(
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
     """Raise Incompatible if the run treats something about the clients' data as public."""
     taken = list(federation.public)
+    remedies = [AS_THEY_ARE] if taken else []
     if isinstance(spec.privacy, GradientPrivacy):
         if spec.privacy.record_rate is None:
             taken.append("numbers of samples, as the rate at which a record is drawn")
+            remedies.append("give privacy.adjacency add-remove with a privacy.record_rate of your choice")
     elif algorithm.local_steps is None:
         taken.append("numbers of samples, as the steps of an epoch")
+        remedies.append("give algorithm.local_steps")
     if taken:
         raise Incompatible(
-            f"privacy.strict: the run takes as public: {'; '.join(taken)}; see partition.standardize, "
-            "algorithm.local_steps, privacy.unit"
+            f"privacy.strict: the run takes as public: {'; '.join(taken)}. To keep them private, "
+            f"{', and '.join(remedies)}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,10 +11,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
 from harness.cli.parser import main
+from harness.cli.report import next_step as step_after_report
 from harness.cli.status import next_step
 from harness.config.run import read_spec
 from harness.storage.store import Store
@@ -517,6 +520,26 @@ def test_a_plan_ends_with_the_command_that_makes_its_runs(tmp_path, capsys):
 )
 def test_a_status_ends_with_what_is_left_to_do(counts, step):
     assert next_step(Path("my results"), "s", Counter(counts)) == f"Next: python -m harness {step}"
+
+
+@pytest.mark.parametrize(
+    ("budgets", "proposed"), [([1.0, 8.0], "--epsilon 1"), ([1.0, 2.0, 8.0], "--epsilon 2"), ([math.inf], "")]
+)
+def test_a_report_proposes_a_budget_that_was_run(tmp_path, budgets, proposed):
+    """Of ε 1 and 8 it was 4.5, for which `recommend` said that no run has it."""
+    counts = {"missing": 0, "failed": 0}
+    step = step_after_report(
+        Store(tmp_path), "s", pd.DataFrame([{"epsilon_total": x, **counts} for x in budgets])
+    )
+    assert f"{proposed} says" in step if proposed else not step
+
+
+@pytest.mark.parametrize("command", ["plan", "suite"])
+def test_a_run_file_is_told_from_a_suite(command, tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text("data: breast-cancer\nalgorithm: fedavg\nmodel: logistic\n")
+    assert main([command, str(file)]) == 2
+    assert "describes a run and not a suite; run, sweep and plan take it as --spec" in capsys.readouterr().err
 
 
 def test_options_of_a_run_are_refused_for_a_suite(capsys):

@@ -396,7 +396,8 @@ class UserPrivacy(GradientPrivacy):
         """Refuse users without a column that names them."""
         if isinstance(given, Mapping) and given.get("user") is None:
             raise UserError(
-                "privacy.user: missing; unit user needs the column that names the user of a record"
+                "privacy.user: missing; unit user protects all records of a user and needs the column that names "
+                "users; name it in the data, as in csv:FILE?label=COLUMN&user=COLUMN, or as data.user"
             )
         return given
 

@@ -21,7 +21,7 @@ from harness.report.statement.costs import answers, client_table, heads, method_
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
 from harness.report.statement.subject import Subject
 from harness.report.tables.costs import data_of
-from harness.report.tables.protection import compare_protection
+from harness.report.tables.protection import Comparison, compare_protection
 from harness.report.tables.rows import board_of
 from harness.storage.files import write_text, writing
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 120  # until a browser is given up
+AUROC = "auroc"  # what costs are told in, where all cells have it
 MOST_BUDGETS = 4  # columns; of more the largest and the smallest
 #: Fields of a privacy statement in which guarantees of one kind agree.
 KIND = (
@@ -71,10 +72,11 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
     """Yield what is compared on every data set that has private runs and the same runs without privacy.
 
     Guarantees of different kinds are no budgets of one another, so each kind has its own subject. Rows that are
-    private and nothing else are preferred, the largest budgets first.
+    private and nothing else are preferred, the largest budgets first. Sentences and tables are about AUROC where
+    all cells have it, whatever ranks the report: a share of right answers says little where cases are rare.
     """
     frame = board_of(results, spec).frame
-    resolution = Resolution(results.cells, spec.by)
+    resolutions = {by: Resolution(results.cells, by) for by in dict.fromkeys((spec.by, AUROC))}
     for comparison in compare_protection(results, spec.by, spec.baseline):
         private = [cell for cell in comparison.protected if cell.privacy() is not None]
         kinds = grouped(private, _kind)
@@ -86,8 +88,9 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
             every = alone or members
             shown = [*every[: MOST_BUDGETS - 1], every[-1]] if len(every) > MOST_BUDGETS else every
             apart = ", ".join(f"{KIND[place]} {kind[place]}" for place in differing if kind[place])
-            told = comparison._replace(protected=tuple(shown))
-            yield Subject(told, results, rows, resolution, apart, len(every) - len(shown))
+            scored = all(cell.values(AUROC) for cell in (comparison.plain, *shown))
+            told = Comparison(AUROC if scored else spec.by, comparison.plain, tuple(shown))
+            yield Subject(told, results, rows, resolutions[told.measure], apart, len(every) - len(shown))
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:

@@ -72,10 +72,10 @@ class Subject:
         """The table of all methods; None for a single one."""
         return method_table(self.comparison, self.results, self.resolution)
 
-    @cached_property
+    @property
     def measure(self) -> str:
-        """AUROC where it applies, or else the measure that ranks."""
-        return "auroc" if self.has("auroc") else self.comparison.measure
+        """The measure in which costs are told."""
+        return self.comparison.measure
 
     @cached_property
     def site(self) -> str:

@@ -246,7 +246,7 @@ def _difference(value: float, measure: str) -> str:
 
 def _number(value: float, measure: str) -> str:
     """Return a difference without its sign."""
-    return f"{100 * value:.1f}" if in_points(measure) else format(value, form_of(measure))
+    return f"{100 * value:z.1f}" if in_points(measure) else format(value, f"z{form_of(measure)}")
 
 
 def _amount(value: float, measure: str) -> str:

@@ -133,14 +133,14 @@ def within_text(rated: RatedRow) -> str:
 def figure(by: str, value: float) -> str:
     """Return a value of a measure: shares with three digits, bytes in their units."""
     if in_points(by):
-        return f"{value:.3f}"
+        return f"{value:z.3f}"
     return size(value) if by.startswith("bytes") else quantity(value)
 
 
 def difference(by: str, value: float, sign: bool = False) -> str:
     """Return a difference of a measure: of shares in points."""
     if in_points(by):
-        text = signed(100 * value, "+.1f") if sign else format(100 * value, ".1f")
+        text = signed(100 * value, "+.1f") if sign else format(100 * value, "z.1f")
         return text if sign else f"{text} points"
     return size(value) if by.startswith("bytes") else quantity(value)
 

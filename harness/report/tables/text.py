@@ -34,7 +34,7 @@ def in_sentence(measure: str) -> str:
 
 def quantity(value: float | None, digits: int = 4) -> str:
     """Return a number with `digits` significant digits; empty for None or NaN."""
-    return "" if is_empty(value) else f"{value:.{digits}g}"
+    return "" if is_empty(value) else f"{value:z.{digits}g}"
 
 
 def signed(value: float, form: str) -> str:

@@ -41,7 +41,8 @@ def test_a_description_counts_what_reading_makes(patients):
     assert (found.rows, found.used, found.problems) == (60, 60, ())
     assert (found.classes, found.positive) == ({"no": 48, "yes": 12}, "yes")
     assert (found.groups, found.clients) == ({"f": 40, "m": 20}, {"Aalen": 20, "Bonn": 20, "Ulm": 20})
-    assert found.users == {"users": 30, "fewest": 2, "most": 2}
+    assert found.users == {"users": 30, "fewest": 2, "most": 2, "scattered": 30}
+    assert "30 of them at several clients" in " ".join(found.summary)
     assert found.features == load(address).x.shape[1] == 3
     assert [(one.name, one.role, one.features) for one in found.columns] == [
         ("age", "feature", 1),
@@ -191,3 +192,16 @@ def test_a_file_in_another_encoding_floods_no_terminal(patients, tmp_path):
     ) as e:
         describe_file(address)
     assert len(str(e.value)) < 400
+
+
+def test_a_header_alone_is_described_as_no_rows(tmp_path):
+    """Each column was called empty, with the advice to leave it out."""
+    (tmp_path / "empty.csv").write_text("age,ill\n")
+    assert describe_file(f"csv:{tmp_path / 'empty.csv'}?label=ill").problems == (
+        "there is no row below the header",
+    )
+
+
+def test_a_zero_has_no_sign(tmp_path):
+    (tmp_path / "zero.csv").write_text("x,y\n" + "-0.0,a\n3,b\n" * 4)
+    assert column(describe_file(f"csv:{tmp_path / 'zero.csv'}?label=y"), "x").values == "0 to 3, mean 1.5"

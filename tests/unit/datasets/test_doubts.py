@@ -46,7 +46,7 @@ WRITTEN = {
     "percent": ([f"{x}%" for x in HEIGHTS], "take signs such as that of"),
     "dollars": (["$5", "$7"] * 30, "take signs such as that of '\\$5'"),
     "unit": ([f"{x} kg" for x in HEIGHTS], "take signs"),
-    "bounds": (["<5", "5.2", "6.1"] * 20, "take signs such as that of '<5'"),
+    "bounds": (["<5", "5.2", "6.1"] * 20, "take signs such as that of '<5' out .* map: {x: {'<5': NUMBER}}"),
     "stray": ([*map(str, HEIGHTS[:-1]), "n.a."], r"na=n\.a\."),
     "mostly missing": (["-"] * 40 + [*map(str, HEIGHTS[:20])], "na=-"),
     "null": ([*map(str, HEIGHTS[:-2]), "NULL", "N/A"], "na=NULL&na=N/A"),

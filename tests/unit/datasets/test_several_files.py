@@ -104,6 +104,10 @@ def test_the_rest_of_a_map_keeps_people_apart(hospitals):
             r"b\.csv lacks the column 'ill', which .*a\.csv has; if it has",
         ),
         (
+            {"Bern": {"rename": {}, "map": {}}},
+            r"b\.csv lacks the columns '.*', '.*', which .*a\.csv has, and has '.*', '.*' instead; give rename",
+        ),
+        (
             {"Bern": {"rename": {"heightt": "Größe"}}},
             r"b\.csv: rename names 'heightt'; did you mean 'height'\?",
         ),

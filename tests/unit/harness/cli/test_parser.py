@@ -27,6 +27,7 @@ def refusal(arguments, capsys):
             "leaderbord results",
             "unknown command 'leaderbord'. Did you mean 'leaderboard'? Allowed: archive, ",
         ),
+        ("describe csv:a.csv", "unknown command 'describe'. Did you mean 'data describe'?"),
         ("run --algoritm fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
         ("run --algoritm=fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
         ("leaderboard results --bye loss", "unknown option '--bye'. Did you mean '--by'?"),

@@ -446,3 +446,22 @@ def test_only_attacks_and_validation_on_users_have_a_version_of_users():
         assert versions({**spec, "attacks": {"kinds": ["membership"]}})["users"] == 1
         assert versions({**spec, "problem": {"kind": "fair_weights"}})["users"] == 1
     assert "users" not in versions({"algorithm": {"name": "fedavg"}, "data": "adult", "attacks": ["labels"]})
+
+
+def test_privacy_of_users_takes_the_column_that_the_data_name():
+    """It had to be given twice, and the refusal did not say where."""
+    users = {"unit": "user", "epsilon": 8, "clip": 1}
+    for data in ({"name": "csv", "path": "a.csv", "label": "y", "user": "id"}, "csv:a.csv?label=y&user=id"):
+        spec = WHOLE | {"data": data, "algorithm": {"name": "fedavg", "local_steps": 5}}
+        given, named = (read_spec(spec | {"privacy": users | more}) for more in ({}, {"user": "id"}))
+        assert given.privacy.user == "id" and given == named
+    with pytest.raises(
+        UserError, match=r"name it in the data, as in csv:FILE.*user=COLUMN, or as data\.user"
+    ):
+        read_spec(WHOLE | {"privacy": users})
+
+
+def test_an_option_of_a_file_that_is_unknown_is_refused_once_with_the_nearest():
+    with pytest.raises(UserError, match="unknown option 'sep'; did you mean 'delimiter'") as refused:
+        read_spec(WHOLE | {"data": "csv:a.csv?label=y&sep=;"})
+    assert str(refused.value).count("csv:a.csv") == 1

@@ -280,8 +280,14 @@ STRICT = {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0, "strict": 
 
 def test_strict_privacy_refuses_weights_by_sample_numbers(data) -> None:
     for fields, why in (
-        ({"privacy": STRICT, "algorithm": {"name": "fedavg", "local_epochs": 1}}, "steps of an epoch"),
-        ({"privacy": {**STRICT, "unit": "record"}}, "rate at which a record is drawn"),
+        (
+            {"privacy": STRICT, "algorithm": {"name": "fedavg", "local_epochs": 1}},
+            "steps of an epoch.*give algorithm.local_steps",
+        ),
+        (
+            {"privacy": {**STRICT, "unit": "record"}},
+            "rate at which a record is drawn.*give privacy.adjacency add-remove with a privacy.record_rate",
+        ),
     ):
         with pytest.raises(Incompatible, match=f"privacy.strict: the run takes as public: .*{why}"):
             ready(data, **fields)

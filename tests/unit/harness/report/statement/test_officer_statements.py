@@ -22,7 +22,9 @@ NASTY = "<script>alert(1)</script>"
 
 def run(seed, auroc, missed, epsilon=None, names=("Bern", "Köln"), **claim):
     """Return a run of two hospitals: Bern with 40 cases, 0.1 above the mean, and Köln with 4."""
-    line = evaluation(20, 1000, epsilon, auroc=auroc, sensitivity_95=1 - missed, eqopp=missed / 2)
+    line = evaluation(
+        20, 1000, epsilon, accuracy=0.9, auroc=auroc, sensitivity_95=1 - missed, eqopp=missed / 2
+    )
     line["privacy"] = line["privacy"] and {**line["privacy"], **CLAIM, **claim}
     protection = private(epsilon) if epsilon else None
     record = done(spec("fedavg", seed, data=DATA, privacy=protection), line)
@@ -314,3 +316,10 @@ def test_a_broken_browser_leaves_the_page(tmp_path, monkeypatch, caplog):
 def test_smallest_budget_decides_who_bears_the_cost():
     text = bias(subject())
     assert text.startswith("At ε 2, ") and re.search(r"17\.5 at ε 2\.$", text)
+
+
+def test_costs_are_told_in_auroc_whatever_ranks():
+    """Ranked by accuracy, the first sentence spoke of that and the table below of AUROC."""
+    (found,) = subjects(Results(records()), ReportSpec(by="accuracy", baseline="fedavg"))
+    assert answers(found)[0] == answers(subject())[0] and "3.0 points of AUROC" in answers(found)[0]
+    assert heads(found)[0].startswith("AUROC")
