@@ -139,11 +139,12 @@ def pictures() -> Iterator[tuple[Path, Canvas]]:
     with canvas((7.5, 5.4)) as figure:
         outer_loss(figure, REFERENCE / "fedbio" / "weights.csv")
         yield FOLDER / "fedbio.png", figure
-    curves = REFERENCE / "kgt-heterogeneity" / CURVES
-    if curves.exists():
-        with canvas((7.5, 5.8)) as figure:
-            stationarity(figure, read_curves(curves))
-            yield FOLDER / "k-gt-minimax.png", figure
+    with canvas((7.5, 3.4)) as figure:
+        constants(figure, read_curves(REFERENCE / "fedbio-outer" / CURVES))
+        yield FOLDER / "fedbio-constants.png", figure
+    with canvas((7.5, 5.8)) as figure:
+        stationarity(figure, read_curves(REFERENCE / "kgt-heterogeneity" / CURVES))
+        yield FOLDER / "k-gt-minimax.png", figure
 
 
 def outer_loss(figure: Canvas, path: Path) -> None:
@@ -163,6 +164,19 @@ def outer_loss(figure: Canvas, path: Path) -> None:
         ax.set_xlabel("rounds")
         ax.set_ylabel("outer loss")
     legend(figure, axes, len(axes))
+
+
+def constants(figure: Canvas, points: Iterable[Point]) -> None:
+    """Draw the outer loss by rounds for several constants of a method, with intervals."""
+    lines: dict[str, dict[int, Figure]] = {}
+    for point in points:
+        lines.setdefault(point.line, {})[point.round] = Figure(point.value, point.low, point.high)
+    ax = figure.subplots()
+    for number, (name, of_line) in enumerate(lines.items()):
+        line(ax, of_line, number, name)
+    ax.set_xlabel("rounds")
+    ax.set_ylabel("outer loss")
+    legend(figure, [ax], 1)
 
 
 def _mean(values: Sequence[float]) -> Figure:

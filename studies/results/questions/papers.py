@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 PAPERS = {
     "[FedReCo](../papers/fedreco.md)": ("fedreco",),
-    "[FedBiO and FedBiOAcc](../papers/fedbio.md)": ("fedbio", "fedbio-rate"),
-    "[FedSGDA+ and FedSGDA-M](../papers/fedsgda.md)": ("fedsgda-fair", "fedsgda-auroc", "fedsgda-theory"),
-    "[K-GT-Minimax](../papers/k-gt-minimax.md)": ("kgt-minimax", "kgt-heterogeneity"),
+    "[FedBiO and FedBiOAcc](../papers/fedbio.md)": ("fedbio", "fedbio-outer", "fedbio-rate", "fedbio-rounds"),
+    "[FedSGDA+ and FedSGDA-M](../papers/fedsgda.md)": (
+        *("fedsgda-fair", "fedsgda-auroc"),
+        *("fedsgda-theory", "fedsgda-rates"),
+    ),
+    "[K-GT-Minimax](../papers/k-gt-minimax.md)": ("kgt-minimax", "kgt-heterogeneity", "kgt-rates"),
     "[LVFL](../papers/lvfl.md)": ("lvfl",),
 }
 VERDICTS = {HELD: "#333333", NOT_SEEN: "#999999", REFUTED: "white", OPEN: "#dddddd"}
