@@ -120,6 +120,21 @@ def encode(dataset: Dataset, settings: EncoderSettings, *, computed: bool = True
     else:
         made = [torch.zeros(len(dataset), *_shape(settings)) for _ in inputs]
     added = torch.zeros(len(origins), dtype=torch.bool)
+    return replace(
+        dataset,
+        x=torch.cat([*before, *made], 1),
+        source=f"{dataset.source}, {entry.name}",
+        digest=_digest(dataset, weights, settings),
+        features=(*dataset.features, *names),
+        origins=(*dataset.origins, *origins),
+        continuous=None if dataset.continuous is None else torch.cat([dataset.continuous, added]),
+        encoded=f"{entry.name}, of digest sha256:{weights[:16]}",
+    )
+
+
+def _digest(dataset: Dataset, weights: str, settings: EncoderSettings) -> str:
+    """Return the digest of the features: of the samples, the weights and the settings."""
+    entry = settings.registered
     parts = [
         dataset.digest,
         entry.name,
@@ -130,16 +145,7 @@ def encode(dataset: Dataset, settings: EncoderSettings, *, computed: bool = True
         settings.norm,
         *filter(None, [settings.until]),
     ]
-    return replace(
-        dataset,
-        x=torch.cat([*before, *made], 1),
-        source=f"{dataset.source}, {entry.name}",
-        digest=hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
-        features=(*dataset.features, *names),
-        origins=(*dataset.origins, *origins),
-        continuous=None if dataset.continuous is None else torch.cat([dataset.continuous, added]),
-        encoded=f"{entry.name}, of digest sha256:{weights[:16]}",
-    )
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def blank(dataset: Dataset, settings: EncoderSettings) -> Dataset:
