@@ -114,14 +114,17 @@ def _width(setup: Prepared, batch: int) -> int:
 def _activations(setup: Prepared) -> Activations:
     """Return what the network of a run makes of one sample; nothing without a network.
 
-    It is applied to one sample and to two: what grows is made of samples, and the rest of weights.
+    It is applied to two samples and to three: what grows is made of samples, and the rest of weights. Of a single
+    sample some layers make no copy, and others take none.
     """
     if setup.problem.module is None:
         return Activations()
     network, sample = Ravel(setup.problem.module), setup.federation.pool.x[0]
-    one, two = (_kept_tensors(network, sample.expand(count, *sample.shape)) for count in (1, 2))
-    grown = [more - less for less, more in zip(one, two, strict=True)]
-    return Activations(sum(grown), max(grown, default=0))
+    two, three = (_kept_tensors(network, sample.expand(count, *sample.shape)) for count in (2, 3))
+    grown = [
+        max(0, more - less) for less, more in zip(two, three, strict=False)
+    ]  # own layers may keep more of more
+    return Activations(max(0, sum(three) - sum(two)), max(grown, default=0))
 
 
 def _kept_tensors(network: Ravel, samples: Tensor) -> list[int]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -122,6 +123,19 @@ def test_activations_of_a_large_batch_count(left) -> None:
     few = calibrated(prepare(read_spec(spec({**whole, "batch_size": 8}, clients=1, **DIGITS, model=cnn))))
     left(samples * kept)
     assert fit(few, Execution()).most == 1
+
+
+def test_layers_that_copy_several_samples_only_are_counted(data) -> None:
+    """Of one sample a transposed layer is contiguous without a copy."""
+
+    class Transposed(torch.nn.Module):
+        def forward(self, x):
+            return ((x[:, :1] * torch.ones(3)).exp().T.contiguous() ** 2).T
+
+    setup = setup_of(data)
+    network = torch.nn.Sequential(setup.problem.module, Transposed())
+    setup = replace(setup, problem=replace(setup.problem, module=network))
+    assert needed(setup).usual > 0
 
 
 def test_a_worker_has_its_share(data, left, monkeypatch) -> None:
