@@ -82,7 +82,7 @@ def test_ugly_files_become_a_private_run_and_predictions(tmp_path, capsys, caplo
     assert main(["data", "describe", str(tmp_path / "run.yaml"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["clients"] == {"Bern": 90, "Köln": 90, "Wien": 90}
-    assert found["users"] == {"users": 135, "fewest": 2, "most": 2}
+    assert found["users"] == {"users": 135, "fewest": 2, "most": 2, "scattered": 0}
     assert found["features"] == 5 and found["positive"] == "ja"
 
     out = tmp_path / "out"

@@ -164,7 +164,11 @@ def test_noise_and_batches_do_not_depend_on_what_a_user_holds(visits):
 @pytest.mark.parametrize(
     ("privacy", "fields", "text"),
     [
-        ({"user": None}, {}, "unit user needs the column"),
+        (
+            {"user": None},
+            {"data": {"name": "csv", "path": "visits.csv", "label": "ill"}},
+            "and needs the column",
+        ),
         ({"unit": "record"}, {}, "privacy.user.*: is for unit user; unit record does not support user"),
         ({"ghost": True}, {}, "is for unit record"),
         ({"placement": "central"}, {}, "units record and user protect every local gradient"),
