@@ -32,16 +32,16 @@ class ClientCosts(NamedTuple):
 
 def answers(subject: Subject) -> list[str]:
     """Return what privacy costs, in sentences."""
-    told = headline(subject.comparison, subject.resolution)
+    answer = headline(subject.comparison, subject.resolution)
     if not subject.has(MISSED):
         return [
-            *filter(None, [told]),
+            *filter(None, [answer]),
             "How many cases are missed does not apply: that needs two classes and scores.",
         ]
     shares = [f"{_missed(cell):.0f}" for cell in (subject.plain, *subject.private)]
     at = joined(f"{share} at {budget}" for share, budget in zip(shares[1:], subject.budgets, strict=True))
     return [
-        *filter(None, [told]),
+        *filter(None, [answer]),
         f"If 5 of 100 others may be flagged by mistake, {shares[0]} of 100 {subject.cases} are missed without "
         "privacy, "
         f"{at}.",
@@ -114,8 +114,8 @@ def method_note(subject: Subject, methods: Grid) -> str:
     """Explain the table of methods, with those that are no federation."""
     algorithms = {cell.algorithm for cell in subject.results.cells if cell.task == subject.plain.task}
     pooled = sorted(name for name in algorithms if model_meta(name).get("pooled"))
-    told = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
-    told += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in algorithms else []
+    notes = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
+    notes += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in algorithms else []
     of_clients = subject.frame["model_for"].str.startswith("each client", na=False)
     if of_clients.any() and not of_clients.all():
         personal = sorted(subject.frame.loc[of_clients, "algorithm"].unique())
@@ -124,11 +124,11 @@ def method_note(subject: Subject, methods: Grid) -> str:
             if subject.measure == "auroc"
             else ""
         )
-        told.append(
+        notes.append(
             f"Not comparable with the others: {', '.join(personal)}, with a model for each {subject.site} that is "
             f"tested there alone.{gain}"
         )
-    return " ".join([methods.note, *told])
+    return " ".join([methods.note, *notes])
 
 
 def bias(subject: Subject) -> str:

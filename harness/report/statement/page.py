@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 120  # until a browser is given up
-AUROC = "auroc"  # what costs are told in, where all cells have it
+AUROC = "auroc"  # the measure of costs, where all cells have it
 MOST_BUDGETS = 4  # columns; of more the largest and the smallest
 #: Fields of a privacy statement in which guarantees of one kind agree.
 KIND = (
@@ -56,8 +56,8 @@ def write_statement(results: Results, folder: Path, spec: ReportSpec) -> dict[st
     statements = [_content(subject) for subject in subjects(results, spec)]
     if not statements:
         raise UserError(
-            "report --statement: what privacy costs is told by runs with privacy beside the same runs without, and "
-            "there are none. Sweep privacy over null and budgets, as by --sweep privacy.epsilon=null,8,2"
+            "report --statement: the cost of privacy is shown by runs with privacy beside the same runs without, "
+            "and there are none. Sweep privacy over null and budgets, as by --sweep privacy.epsilon=null,8,2"
         )
     page, pdf = folder / "statement.html", folder / "statement.pdf"
     text = template("statement.html", Path(__file__).parent).render(
@@ -89,8 +89,9 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
             shown = [*every[: MOST_BUDGETS - 1], every[-1]] if len(every) > MOST_BUDGETS else every
             apart = ", ".join(f"{KIND[place]} {kind[place]}" for place in differing if kind[place])
             scored = all(cell.values(AUROC) for cell in (comparison.plain, *shown))
-            told = Comparison(AUROC if scored else spec.by, comparison.plain, tuple(shown))
-            yield Subject(told, results, rows, resolutions[told.measure], apart, len(every) - len(shown))
+            measure = AUROC if scored else spec.by
+            selected = Comparison(measure, comparison.plain, tuple(shown))
+            yield Subject(selected, results, rows, resolutions[measure], apart, len(every) - len(shown))
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
