@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ UNITS = {
     "union": "women",
     "vote": "states",
 }  #: data -> what its clients are
+#: Suite -> folders with rows of it that were made later.
+COMPLETED_BY = {"natural": ("natural-ditto",)}
 
 
 def method_name(algorithm: str) -> str:
@@ -44,10 +46,10 @@ def method_name(algorithm: str) -> str:
 class Row:
     """A row of a leaderboard."""
 
-    def __init__(self, suite: str, fields: Mapping[Hashable, Any]) -> None:
-        self.suite = suite
+    def __init__(self, folder: str, fields: Mapping[Hashable, Any]) -> None:
+        self.folder = folder
         self.fields = {name: None if pd.isna(value) else value for name, value in fields.items()}
-        self.id = f"{suite}:{self['cell']}"
+        self.id = f"{folder}:{self['cell']}"
 
     def __getitem__(self, column: str) -> Any:
         """Return a field; None where it is empty, or the table has no such column."""
@@ -113,16 +115,31 @@ class Row:
 
 
 class Board:
-    """The leaderboard of a suite."""
+    """The leaderboard of a suite.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder : Path
+        Its folder, named after the suite.
+    completed_by : sequence of Path
+        Folders with further rows of the suite.
+    """
+
+    def __init__(self, folder: Path, completed_by: Sequence[Path] = ()) -> None:
         self.suite = folder.name
-        self.frame = pd.read_csv(folder / "leaderboard.csv", low_memory=False)
+        self.frames = {
+            place.name: pd.read_csv(place / "leaderboard.csv", low_memory=False)
+            for place in (folder, *completed_by)
+        }
 
     @cached_property
     def all(self) -> list[Row]:
         """All rows with finished runs, in the order of the table."""
-        rows = (Row(self.suite, fields) for fields in self.frame.to_dict("records"))
+        rows = (
+            Row(folder, fields)
+            for folder, frame in self.frames.items()
+            for fields in frame.to_dict("records")
+        )
         return [row for row in rows if row["done"]]
 
     def rows(self, **settings: Any) -> list[Row]:
@@ -152,14 +169,19 @@ class Board:
 
     @property
     def repeat(self) -> str:
-        """The command that makes its rows again, in Markdown."""
-        path = f"results/reference/{self.suite}/leaderboard.csv"
-        link = f"[{self.suite}](../../{path})"
-        if "spec" in self.frame.columns:
-            example = f"`python -m harness run --cell {path}:{self.all[0]['cell']} --out again`"
-            return f"- {link}: {example} makes a row again; the column `rows` of figures.csv has the id of each."
-        profile = self.all[0]["profile"]
-        whole = f"`python -m harness suite {self.suite} --profile {profile} --out DIR`"
+        """The commands that make its rows again, in Markdown, a line for each of its folders."""
+        return "\n".join(self._repeat(folder, frame) for folder, frame in self.frames.items())
+
+    def _repeat(self, folder: str, frame: pd.DataFrame) -> str:
+        path = f"results/reference/{folder}/leaderboard.csv"
+        link = f"[{folder}](../../{path})"
+        first = next(row for row in self.all if row.folder == folder)
+        if "spec" in frame.columns:
+            example = f"`python -m harness run --cell {path}:{first['cell']} --out again`"
+            return (
+                f"- {link}: {example} makes a row again; the column `rows` of figures.csv has the id of each."
+            )
+        whole = f"`python -m harness suite {self.suite} --profile {first['profile']} --out DIR`"
         return (
             f"- {link}: {whole} carries out the suite as it is today; these rows were made before rows held their "
             "settings."
@@ -176,5 +198,6 @@ class Boards:
     def __getitem__(self, suite: str) -> Board:
         """Return the leaderboard of a suite."""
         if suite not in self._read:
-            self._read[suite] = Board(self.reference / suite)
+            further = [self.reference / name for name in COMPLETED_BY.get(suite, ())]
+            self._read[suite] = Board(self.reference / suite, further)
         return self._read[suite]

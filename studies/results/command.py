@@ -24,7 +24,16 @@ from studies.results.questions import attacks, epsilon, fairness, methods, noise
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-QUESTIONS = (epsilon.page, pruning.page, methods.page, personal.page, fairness.page, noise.page, attacks.page, papers.page)
+QUESTIONS = (
+    epsilon.page,
+    pruning.page,
+    methods.page,
+    personal.page,
+    fairness.page,
+    noise.page,
+    attacks.page,
+    papers.page,
+)
 FOLDER = Path("docs") / "results"
 FIGURES = FOLDER / "figures.csv"
 

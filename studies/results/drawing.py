@@ -24,7 +24,10 @@ def line(ax: Axes, points: Mapping[int, Figure], number: int, label: str, scale:
         return
     style = appearance(number)
     means, lows, highs = (
-        [scale * (figure.value if end is None else end) for figure, end in zip(points.values(), ends, strict=True)]
+        [
+            scale * (figure.value if end is None else end)
+            for figure, end in zip(points.values(), ends, strict=True)
+        ]
         for ends in zip(*((figure.value, figure.low, figure.high) for figure in points.values()), strict=True)
     )
     ax.plot(list(points), means, label=label, **style)
@@ -43,4 +46,6 @@ def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
     entries = legend_entries(axes)
     for ax in axes[panels:]:
         ax.set_axis_off()
-    figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5)
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside lower left", ncols=2, handlelength=3, fontsize=8.5
+    )

@@ -1,4 +1,4 @@
-"""Federations of the suites ``natural`` and ``frontier``, and their rows."""
+"""Federations of the suites in which every method is tuned for every budget, and their rows."""
 
 from __future__ import annotations
 
@@ -47,23 +47,32 @@ class Federation:
     def whole(self) -> list[Row]:
         """Its rows without compression."""
         rows = self.board.rows(dataset=self.data, clients=(self.clients, None))
-        return [
-            row for row in rows if not row["beta"] and not row["alpha"] and row["partition"] != "columns"
-        ]
+        return [row for row in rows if not row["beta"] and not row["alpha"] and row["partition"] != "columns"]
 
     def rows(self, **settings: Any) -> list[Row]:
         """Return its rows without compression that have these settings."""
         return [row for row in self.whole if row.has(settings)]
 
+    def under(self, epsilon: float | None, **settings: Any) -> list[Row]:
+        """Return its rows without compression under a budget; None is no privacy at all."""
+        free = {"dp_unit": None} if epsilon is None else {}
+        return self.rows(epsilon_asked=epsilon, **free, **settings)
+
     def row(self, algorithm: str, epsilon: float | None, model: str = "logistic") -> Row | None:
         """Return the row of a method under a budget; None if there is none."""
-        rows = self.rows(algorithm=algorithm, epsilon_asked=epsilon, model=model)
+        rows = self.under(epsilon, algorithm=algorithm, model=model)
         return rows[0] if rows else None
 
     @cached_property
     def free(self) -> Row:
         """The row of FedAvg without privacy."""
-        return self.rows(algorithm="fedavg", epsilon_asked=None, model="logistic")[0]
+        return self.under(None, algorithm="fedavg", model="logistic")[0]
+
+    @cached_property
+    def equal(self) -> Row | None:
+        """The row of FedAvg with equal weights and clipping, as under privacy, but without noise."""
+        rows = self.rows(algorithm="fedavg", model="logistic", noise_multiplier=0)
+        return rows[0] if rows else None
 
     @cached_property
     def budgets(self) -> list[float]:
@@ -71,21 +80,14 @@ class Federation:
         return sorted({row["epsilon_asked"] for row in self.whole} - {None}, reverse=True)
 
 
-def both(boards: Boards) -> list[Federation]:
-    """Return the federations of both suites; those of ``natural`` first, and the largest first."""
+def federations(boards: Boards) -> list[Federation]:
+    """Return the federations of all suites; those whose clients trust the server first, and the largest first."""
     found: dict[tuple[str, str, int], Federation] = {}
     for suite in SUITES:
-        for row in boards[suite].rows(algorithm="fedavg", model="logistic", epsilon_asked=None):
+        for row in boards[suite].rows(algorithm="fedavg", model="logistic", dp_unit=None):
             data, clients = row["dataset"], int(row["clients"])
             places = boards[suite].values("dp_placement", dataset=data, clients=clients, algorithm="fedavg")
             found[suite, data, clients] = Federation(boards[suite], data, clients, "local" in places)
-    return sorted(found.values(), key=lambda each: (each.board.suite != "natural", each.own_noise, -each.clients))
-
-
-def federations(boards: Boards) -> list[Federation]:
-    """Return the federations of both suites, each once."""
-    found: list[Federation] = []
-    for each in both(boards):
-        if all(other.data != each.data or other.board is each.board for other in found):
-            found.append(each)
-    return found
+    return sorted(
+        found.values(), key=lambda each: (each.own_noise, each.board.suite != "natural", -each.clients)
+    )

@@ -1,8 +1,8 @@
 """Pages: Markdown in which tables stand between markers, and numbers name the figure that they are.
 
 A table is replaced between ``<!-- figures: NAME -->`` and ``<!-- end -->``. In a sentence, a figure is written as
-``2.9<!-- lending, ε 8 -->``: a row and a column of a table of the page. ``<!-- noise: NAME -->`` is a figure of another
-page. Sentences are written by hand, so a number that is no longer right is reported and not replaced.
+``2.9<!-- lending, ε 8 -->``: a row and a column of a table of the page. ``<!-- noise: NAME -->`` is a figure of
+another page. Sentences are written by hand, so a number that is no longer right is reported and not replaced.
 """
 
 from __future__ import annotations

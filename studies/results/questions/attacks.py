@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-NOTHING: dict[str, Any] = {"alpha": 0.0, "beta": 0.0, "codec": "float32", "dp_unit": None, "epsilon_asked": None}
+NOTHING: dict[str, Any] = {
+    "alpha": 0.0,
+    "beta": 0.0,
+    "codec": "float32",
+    "dp_unit": None,
+    "epsilon_asked": None,
+}
 PROTECTIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "half of the units removed": {"alpha": 0.5},
@@ -64,9 +70,13 @@ def page(boards: Boards) -> Page:
     made.table("table", "protection", list(COLUMNS), {label: rows[label] for label in SHOWN})
     for label, figures in rows.items():
         made.figures |= {f"{label}, {column}": figure for column, figure in figures.items()}
-    without_noise = [figures for label, figures in rows.items() if "noise" not in label and label != "nothing"]
+    without_noise = [
+        figures for label, figures in rows.items() if "noise" not in label and label != "nothing"
+    ]
     for column in ("membership, messages", "membership, model"):
-        made.figures[f"coarse and pruned, {column}"] = extremes([figures[column] for figures in without_noise])
+        made.figures[f"coarse and pruned, {column}"] = extremes(
+            [figures[column] for figures in without_noise]
+        )
     for row in board.rows(algorithm="splitnn"):
         if row["labels_accuracy_mean"] is not None:
             budget = "" if row["epsilon_asked"] is None else f" {row['dp_unit']} ε {row['epsilon_asked']:g}"

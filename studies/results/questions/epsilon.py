@@ -1,7 +1,4 @@
-"""The cost of a budget: suites ``natural`` and ``frontier``; picture and table of the front page.
-
-Only federations count whose intervals cover the search: what a search of few settings finds is luck.
-"""
+"""The cost of a budget on every federation; picture and table of the front page."""
 
 from __future__ import annotations
 
@@ -25,13 +22,14 @@ KINDS = {
     "one linear model, control variates (SCAFFOLD)": ("scaffold", "logistic"),
     "a network with a last layer for each client (FedRep)": ("fedrep", "mlp"),
 }  #: kind of method -> its representative, fixed beforehand, and the model
+EQUAL = "equal weights, no noise"
 ACROSS = 4
 TICKS = (0, -1, -2, -5, -10, -20, -40)
 
 
 def page(boards: Boards) -> Page:
     """Return what the page on the cost of a budget is made from."""
-    all_of = [each for each in federations(boards) if each.free["procedure_low"] is not None]
+    all_of = federations(boards)
     height = 2.0 * math.ceil(len(all_of) / ACROSS) + 0.9
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
     made = Page("epsilon", used, size=(7.5, height))
@@ -39,13 +37,16 @@ def page(boards: Boards) -> Page:
     rows: Cells = {}
     for each in all_of:
         changes = {budget(epsilon): change.points() for epsilon, change in costs(each, "fedavg").items()}
+        if each.equal:
+            changes[EQUAL] = (each.equal.mean("auroc") - each.free.mean("auroc")).points()
         rows[each.name] = {"clients": each.units, "no privacy": each.free.mean("auroc").share(), **changes}
         made.figures[f"{each.name}, number"] = count(each.clients, [each.free.id])
         if other := each.row("scaffold", None):
             behind = each.free.mean("auroc") - other.mean("auroc")
             made.figures[f"{each.name}, SCAFFOLD behind, none"] = behind.points()
     budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
-    made.table("table", "data", ["clients", "no privacy", *map(budget, budgets)], rows)
+    columns = ["clients", "no privacy", EQUAL, *map(budget, budgets)]
+    made.table("table", "data", [name for name in columns if any(name in row for row in rows.values())], rows)
     real = [each for each in all_of if each.board.suite == "natural" and not each.own_noise]
     shared = [epsilon for epsilon in budgets if all(epsilon in each.budgets for each in real)]
     front = {each.name: rows[each.name] for each in real}
@@ -57,7 +58,9 @@ def page(boards: Boards) -> Page:
         made.figures[f"most, {budget(epsilon)}"] = ordered[-1].points()
         again = [costs(each, TWIN)[epsilon] for each in real if epsilon in costs(each, TWIN)]
         if again:
-            made.figures[f"most again, {budget(epsilon)}"] = min(again, key=lambda change: change.value).points()
+            made.figures[f"most again, {budget(epsilon)}"] = min(
+                again, key=lambda change: change.value
+            ).points()
     made.figures |= dict(sureness(all_of))
     return made
 

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 from studies.results.boards import Boards, method_name
 from studies.results.drawing import budget, legend, line, places
-from studies.results.federations import Federation, both
+from studies.results.federations import Federation, federations
 from studies.results.pages import Cells, Page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SUITE = "frontier"
-GROUPS = {"adult": "sex", "insurance": "sex", "vote": "race"}  #: data -> sensitive groups
+GROUPS = {"adult": "sex"}  #: data -> sensitive groups
 METHODS = ("fedavg", "q_fedavg", "fedminmax", "fairfed")
-TABLED = METHODS[:3]
+BUDGETS = (8.0, 2.0, 1.0)
 MEASURES = {"AUROC": "auroc", "gap": "eqopp", "worst client": "worst_client"}
 TITLES = ("AUROC", "gap in equal\nopportunity", "accuracy of the\nworst client")
 
 
 def page(boards: Boards) -> Page:
     """Return what the page on fair methods is made from."""
-    grouped = [each for each in both(boards) if each.data in GROUPS and not each.own_noise]
+    grouped = [each for each in federations(boards) if each.data in GROUPS and not each.own_noise]
     grouped = [each for each in grouped if each.board.suite == SUITE]
-    made = Page("fairness", [boards[SUITE]], size=(7.5, 6.0))
+    made = Page("fairness", [boards[SUITE]], size=(7.5, 2.2 * len(grouped) + 0.9))
     made.draw = lambda figure: draw(figure, grouped)
     rows: Cells = {}
     for each in grouped:
@@ -38,25 +38,24 @@ def page(boards: Boards) -> Page:
                 for name, measure in MEASURES.items()
             }
             made.figures |= {f"{label}, {column}": figure for column, figure in cells.items()}
-            if cells and algorithm in TABLED:
+            if cells:
                 rows[label] = {**cells}
-    columns = [f"{name}, {budget(epsilon)}" for name in ("AUROC", "gap") for epsilon in (None, 8.0, 2.0)]
+    columns = [f"{name}, {budget(epsilon)}" for name in ("AUROC", "gap") for epsilon in (None, *BUDGETS)]
     made.table("table", "data, method", columns, rows)
     return made
 
 
 def draw(figure: Canvas, grouped: Sequence[Federation]) -> None:
-    """Draw three measures by budget: a column of panels for each federation."""
-    axes = figure.subplots(len(MEASURES), len(grouped), sharey="row", squeeze=False)
-    for across, each in enumerate(grouped):
+    """Draw three measures by budget: a row of panels for each federation."""
+    axes = figure.subplots(len(grouped), len(MEASURES), squeeze=False)
+    for down, each in enumerate(grouped):
         budgets = (None, *each.budgets)
-        for ax, measure in zip(axes[:, across], MEASURES.values(), strict=True):
+        for ax, measure, title in zip(axes[down], MEASURES.values(), TITLES, strict=True):
             for number, algorithm in enumerate(METHODS):
                 rows = {place: each.row(algorithm, epsilon) for place, epsilon in enumerate(budgets)}
                 points = {place: row.mean(measure) for place, row in rows.items() if row}
                 line(ax, points, number, method_name(algorithm))
             places(ax, [budget(epsilon) for epsilon in budgets])
-        axes[0][across].set_title(f"{each.data}, {each.units},\nby {GROUPS[each.data]}", fontsize=9)
-    for ax, title in zip(axes[:, 0], TITLES, strict=True):
-        ax.set_ylabel(title)
+            ax.set_title(title, fontsize=9)
+        axes[down][0].set_ylabel(f"{each.data}, {each.units},\nby {GROUPS[each.data]}")
     legend(figure, list(axes.flat), axes.size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from studies.results.boards import Boards, Row
 from studies.results.drawing import budget
-from studies.results.federations import SUITES, Federation, both
+from studies.results.federations import SUITES, Federation, federations
 from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 BETTER, LEVEL, WORSE = VERDICTS = "better", "no difference", "worse"
 LOOKS = {BETTER: ("#222222", ""), LEVEL: ("#cfe3f2", ""), WORSE: ("white", "////")}  #: color and hatch
-FEWEST = 3  # federations of a method in the table
 TWIN = "fednova"  # FedAvg under another name, where all clients take equally many steps
 
 
@@ -38,11 +36,12 @@ Tally = dict[float | None, Counter[str]]  # budget -> verdict -> number of feder
 
 def page(boards: Boards) -> Page:
     """Return what the page on methods is made from."""
-    trusting = [each for each in both(boards) if not each.own_noise]
+    trusting = [each for each in federations(boards) if not each.own_noise]
     budgets = usual_budgets(trusting)
     compared = list(comparisons(trusting, budgets))
     tallies, sizes = tally(compared)
-    made = Page("methods", [boards[suite] for suite in SUITES], size=(7.5, 0.27 * len(tallies) + 1.1))
+    methods = {name: sizes[name] for name in tallies}
+    made = Page("methods", [boards[suite] for suite in SUITES], size=(7.5, 0.27 * len(tallies) + 1.8))
     rows: Cells = {}
     for name, by_budget in tallies.items():
         cells: dict[str, Figure | str] = {"bytes a round": Figure(sizes[name], text=f"{sizes[name]:.2g}")}
@@ -50,15 +49,14 @@ def page(boards: Boards) -> Page:
             cells[budget(epsilon)] = " / ".join(str(verdicts[verdict]) for verdict in VERDICTS)
             for verdict in VERDICTS:
                 made.figures[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
-        if by_budget[None].total() >= FEWEST:
-            rows[name] = cells
+        rows[name] = cells
     made.table("table", " / ".join(VERDICTS), ["bytes a round", *map(budget, budgets)], rows)
     for each in trusting:
         for epsilon in budgets[1:]:
             if (apart := twins(each, epsilon)) is not None:
                 made.figures.setdefault(f"{each.name}, {budget(epsilon)}, one method twice", apart)
     made.figures["federations"] = count(len({each.name for each in trusting}))
-    made.draw = lambda figure: draw(figure, tallies, sizes, budgets)
+    made.draw = lambda figure: draw(figure, compared, methods, budgets)
     return made
 
 
@@ -69,19 +67,12 @@ def usual_budgets(federations: Sequence[Federation]) -> list[float | None]:
 
 
 def comparisons(federations: Sequence[Federation], budgets: Sequence[float | None]) -> Iterator[Comparison]:
-    """Yield the comparisons with FedAvg; of a federation that both suites have, those of one suite.
-
-    Of a method that has rows whose intervals cover the search, others do not count.
-    """
-    suite_of: dict[tuple[str, str], str] = {}
-    sure = {row.name for each in federations for row in each.whole if row["procedure_low"] is not None}
+    """Yield the comparisons of methods with one model for everybody with FedAvg."""
     for each in federations:
         for epsilon in budgets:
-            for row in each.rows(epsilon_asked=epsilon, model_for="everybody", problem="classify"):
-                if row.name in sure and row["procedure_low"] is None:
-                    continue
-                change, suite = row.paired(), suite_of.setdefault((each.name, row.name), each.board.suite)
-                if change is not None and row["algorithm"] != TWIN and suite == each.board.suite:
+            for row in each.under(epsilon, model_for="everybody", problem="classify"):
+                change = row.paired()
+                if change is not None and row["algorithm"] != TWIN:
                     verdict = decide(change, resolution(each, row))
                     yield Comparison(each.name, row.name, epsilon, verdict, relative_bytes(each, row))
 
@@ -129,24 +120,36 @@ def tally(compared: Sequence[Comparison]) -> tuple[dict[str, Tally], dict[str, f
 
 
 def draw(
-    figure: Canvas, tallies: Mapping[str, Tally], sizes: Mapping[str, float], budgets: Sequence[float | None]
+    figure: Canvas,
+    compared: Sequence[Comparison],
+    methods: Mapping[str, float],
+    budgets: Sequence[float | None],
 ) -> None:
-    """Draw a bar for each method and budget: the federations by verdict."""
-    from matplotlib.ticker import MaxNLocator
+    """Draw a tile for each method and federation, a panel for each budget; `methods` has the bytes of each."""
+    from matplotlib.patches import Patch, Rectangle
 
+    federations = list(dict.fromkeys(each.federation for each in compared))
     axes = list(figure.subplots(1, len(budgets), sharex=True, sharey=True).flat)
     for ax, epsilon in zip(axes, budgets, strict=True):
-        left = [0] * len(tallies)
-        for verdict, (color, hatch) in LOOKS.items():
-            widths = [by_budget.get(epsilon, Counter())[verdict] for by_budget in tallies.values()]
-            ax.barh(range(len(tallies)), [width or math.nan for width in widths], 0.7, left, color=color, hatch=hatch, edgecolor="black",
-                    linewidth=0.6, label=verdict if ax is axes[0] else None)  # fmt: skip
-            left = [start + width for start, width in zip(left, widths, strict=True)]
+        for each in compared:
+            if each.epsilon == epsilon:
+                place = federations.index(each.federation) - 0.45, list(methods).index(each.method) - 0.4
+                color, hatch = LOOKS[each.verdict]
+                ax.add_patch(
+                    Rectangle(place, 0.9, 0.8, facecolor=color, hatch=hatch, edgecolor="black", linewidth=0.6)
+                )
         ax.set_title("no privacy" if epsilon is None else budget(epsilon), fontsize=9)
+        ax.set_xticks(range(len(federations)), federations, rotation=90)
         ax.grid(visible=False)
-        ax.set_xlabel("federations")
-    axes[0].set_yticks(range(len(tallies)), [f"{name} ({sizes[name]:.2g} × bytes)" for name in tallies])
-    axes[0].set_ylim(len(tallies) - 0.4, -0.6)
-    axes[0].set_xlim(0, 1.03 * axes[0].get_xlim()[1])
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside upper left", ncols=3, title="than FedAvg", alignment="left")
+    axes[0].set_yticks(
+        range(len(methods)), [f"{name} ({size:.2g} × bytes)" for name, size in methods.items()]
+    )
+    axes[0].set_ylim(len(methods) - 0.4, -0.6)
+    axes[0].set_xlim(-0.6, len(federations) - 0.4)
+    entries = [
+        Patch(facecolor=color, hatch=hatch, edgecolor="black", linewidth=0.6)
+        for color, hatch in LOOKS.values()
+    ]
+    figure.legend(
+        entries, list(LOOKS), loc="outside upper left", ncols=3, title="than FedAvg", alignment="left"
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from studies.results.boards import UNITS, Board, Boards
 from studies.results.drawing import budget, legend, line, places
 from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
+from studies.results.questions.methods import TWIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,17 +39,20 @@ def page(boards: Boards) -> Page:
     made.draw = lambda figure: draw(figure, board, turns)
     rows: Cells = {}
     for data in board.values("dataset"):
-        free = board.row(dataset=data, epsilon_asked=None)
+        free = board.row(dataset=data, epsilon_asked=None, algorithm="fedavg")
         for epsilon in board.values("epsilon_asked")[::-1]:
             label = f"{data}, {budget(epsilon)}"
             means = means_of(board, epsilon, dataset=data)
             made.figures |= {f"{label}, {name}": figure for name, figure in differences(means).items()}
+            made.figures |= {
+                f"{label}, one method twice": apart for apart in twice(board, epsilon, dataset=data)
+            }
             shares = {kind: mean.share() for kind, mean in means.items()}
             made.figures[f"{label}, own"] = shares[OWN]
             if epsilon in TABLED:
                 rows[label] = {"no privacy": free.mean("auroc").share(), **shares}
         for kind in (INDEPENDENT, TOGETHER):
-            row = board.row(dataset=data, epsilon_asked=2.0, **KINDS[kind])
+            row = board.row(dataset=data, epsilon_asked=2.0, algorithm="fedavg", **KINDS[kind])
             for way in ("up", "down"):
                 size = row[f"bytes_{way}"] / row["rounds"] / 1e3
                 made.figures[f"{data}, kB {way} a round, {kind}"] = count(size, [row.id])
@@ -64,8 +68,19 @@ def means_of(board: Board, epsilon: float, **where: Any) -> dict[str, Figure]:
     return {
         kind: row.mean("auroc")
         for kind, settings in KINDS.items()
-        for row in board.rows(epsilon_asked=epsilon, **settings, **where)
+        for row in board.rows(epsilon_asked=epsilon, algorithm="fedavg", **settings, **where)
     }
+
+
+def twice(board: Board, epsilon: float, **where: Any) -> Iterator[Figure]:
+    """Yield how far apart two names of one method are, in points: FedAvg and FedNova with secret cohorts."""
+    rows = [
+        board.rows(epsilon_asked=epsilon, algorithm=name, **KINDS[SECRET], **where)
+        for name in ("fedavg", TWIN)
+    ]
+    for one, other in zip(*rows, strict=False):
+        apart = abs(100 * (one.mean("auroc") - other.mean("auroc")).value)
+        yield Figure(apart, rows=(one.id, other.id), text=f"{apart:.1f}")
 
 
 def differences(means: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -81,7 +96,7 @@ def draw(figure: Canvas, board: Board, turns: Board) -> None:
     """Draw AUROC by budget, a panel for each federation."""
     axes = list(figure.subplots(2, 3).flat)
     for ax, data in zip(axes, board.values("dataset"), strict=False):
-        free = board.row(dataset=data, epsilon_asked=None)
+        free = board.row(dataset=data, epsilon_asked=None, algorithm="fedavg")
         panel(ax, board, dataset=data)
         ax.axhline(free["auroc_mean"], color="black", linewidth=1, linestyle=":", label="no privacy")
         unit = UNITS.get(data, "clients")

@@ -64,9 +64,9 @@ def draw(figure: Canvas, counts: dict[str, Counter[str]]) -> None:
             ax.barh(place, tally[verdict], left=left, color=color, hatch=HATCHES[verdict], edgecolor="black",
                     linewidth=0.7, height=0.65, label=label)  # fmt: skip
             if tally[verdict]:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1} if HATCHES[verdict] else None
                 ax.text(left + tally[verdict] / 2, place, str(tally[verdict]), ha="center", va="center",
-                        color="white" if verdict == HELD else "black",
-                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1} if HATCHES[verdict] else None)  # fmt: skip
+                        color="white" if verdict == HELD else "black", bbox=box)  # fmt: skip
             left += tally[verdict]
     ax.set_yticks(range(len(counts)), map(unlinked, counts))
     ax.invert_yaxis()

@@ -1,4 +1,4 @@
-"""Common or personal model: AUROC inside clients, suites ``natural`` and ``frontier``."""
+"""Common or personal model: AUROC inside clients."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ TABLED = ("FedAvg", "Ditto", "FedRep")
 
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
-    searched = [each for each in federations(boards) if each.free["procedure_low"] is not None]
-    all_of = [each for each in searched if each.row("local", None)]
+    all_of = [each for each in federations(boards) if each.row("local", None)]
     none, most, *_, least = usual_budgets(all_of)
     budgets = none, most, least
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]

@@ -34,10 +34,11 @@ def page(boards: Boards) -> Page:
         at_2 = board.row(epsilon_asked=2.0, **settings)
         whole = board.row(algorithm="fedavg", alpha=0.0, beta=0.0, epsilon_asked=2.0)
         sent = (at_2["bytes_up"] / at_2["rounds"]) / (whole["bytes_up"] / whole["rounds"])
+        means = {epsilon: board.row(epsilon_asked=epsilon, **settings).mean("auroc") for epsilon in BUDGETS}
         rows[f"{method}, {BETAS[beta]}"] = {
             "bytes up a round": Figure(sent, rows=(at_2.id, whole.id), text=f"{100 * sent:.3g} %"),
-            **{budget(epsilon): board.row(epsilon_asked=epsilon, **settings).mean("auroc").share() for epsilon in BUDGETS},
-        }  # fmt: skip
+            **{budget(epsilon): mean.share() for epsilon, mean in means.items()},
+        }
     made.table("table", "AUROC", ["bytes up a round", *map(budget, BUDGETS)], rows)
     for finding in findings(boards, board.suite):
         decision = finding.decision

@@ -109,7 +109,9 @@ def test_a_table_shows_ten_rows_and_has_the_figures_of_all(page):
 
 
 def test_figures_are_listed_with_their_rows(page):
-    assert "epsilon,\"lending, ε 8\",-0.029,-0.035,-0.023,\"−2.9 [−3.5, −2.3]\",natural:1" in figures_csv({"a": page})
+    assert 'epsilon,"lending, ε 8",-0.029,-0.035,-0.023,"−2.9 [−3.5, −2.3]",natural:1' in figures_csv(
+        {"a": page}
+    )
 
 
 def test_the_interval_of_a_difference_adds_squares():
@@ -134,7 +136,10 @@ def test_the_interval_of_a_procedure_goes_before_that_of_seeds():
     """Two seeds with a standard deviation of √2 have a half width of t(1) = 12.706."""
     fields = {"cell": "a", "seeds": 2, "ranked_by": "loss", "loss_mean": 20.0, "loss_std": 2**0.5}
     mean = Row("s", fields).mean("loss")
-    assert (mean.low, mean.high) == (pytest.approx(20 - 12.706, abs=1e-3), pytest.approx(20 + 12.706, abs=1e-3))
+    assert (mean.low, mean.high) == (
+        pytest.approx(20 - 12.706, abs=1e-3),
+        pytest.approx(20 + 12.706, abs=1e-3),
+    )
     mean = Row("s", fields | {"procedure_low": 19.0, "procedure_high": 22.0}).mean("loss")
     assert (mean.low, mean.high) == (19.0, 22.0)
 
