@@ -408,7 +408,8 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
                 else ""
             )
         )
-    if left_out := [*as_list(roles.drop), *(name for name in (roles.client, roles.user) if name)]:
+    left_out = [*as_list(roles.drop), *(name for name in (roles.client, roles.user) if name)]
+    if parts and left_out:
         lines.append(f"no features: {_some(left_out)}")
     return lines
 
