@@ -31,6 +31,7 @@ from harness.report.data.specs import dotted, in_text, settings_of
 from harness.simulation.federations import make_federation
 from harness.storage.cells import as_csv
 from harness.storage.files import output
+from studies.results.boards import COMPLETED_BY, newest
 
 SUITES = ("natural", "frontier")
 FOLDER = Path(__file__).parents[1] / "results" / "reference"
@@ -92,10 +93,16 @@ def references_command(args: argparse.Namespace) -> int:
 
 def leaderboards() -> pd.DataFrame:
     """Return the rows of the committed leaderboards whose intervals cover the search."""
-    frames = [published_leaderboard(FOLDER, suite) for suite in SUITES]
-    frame = pd.concat([part.astype(object) for part in frames if part is not None], ignore_index=True)
+    frames = [_newest(suite) for suite in SUITES]
+    frame = pd.concat([part.astype(object) for part in frames], ignore_index=True)
     frame = frame[frame["procedure_low"].notna()]
     return typed(frame.reset_index(drop=True))
+
+
+def _newest(suite: str) -> pd.DataFrame:
+    """Return the rows of a suite, of which some may be in further folders."""
+    tables = [published_leaderboard(FOLDER, folder) for folder in (suite, *COMPLETED_BY.get(suite, ()))]
+    return newest([table.astype(object) for table in tables if table is not None])
 
 
 def federations(frame: pd.DataFrame) -> dict[Federation, Row]:

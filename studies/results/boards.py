@@ -34,8 +34,10 @@ UNITS = {
     "union": "women",
     "vote": "states",
 }  #: data -> what its clients are
-#: Suite -> folders with rows of it that were made later.
+#: Suite -> folders with rows of it that were made later, and take the place of earlier ones.
 COMPLETED_BY = {"natural": ("natural-ditto",)}
+#: What two rows of a suite have in common if one takes the place of the other.
+PLACE = ["dataset", "clients", "model", "algorithm", "dp_unit", "epsilon_asked"]
 
 
 def method_name(algorithm: str) -> str:
@@ -114,6 +116,17 @@ class Row:
         return f"{name}, network" if self["model"] == "mlp" else name
 
 
+def newest(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of some tables without those that a later table has anew."""
+    whole = pd.concat(frames, ignore_index=True)
+    if len(frames) == 1:
+        return whole
+    numbers = [frame.index.size for frame in frames]
+    whole["table"] = [place for place, number in enumerate(numbers) for _ in range(number)]
+    last = whole.groupby(PLACE, dropna=False)["table"].transform("max")
+    return whole[whole["table"] == last].drop(columns="table").reset_index(drop=True)
+
+
 class Board:
     """The leaderboard of a suite.
 
@@ -122,7 +135,7 @@ class Board:
     folder : Path
         Its folder, named after the suite.
     completed_by : sequence of Path
-        Folders with further rows of the suite.
+        Folders with rows of the suite that take the place of earlier ones, or come beside them.
     """
 
     def __init__(self, folder: Path, completed_by: Sequence[Path] = ()) -> None:
@@ -134,13 +147,10 @@ class Board:
 
     @cached_property
     def all(self) -> list[Row]:
-        """All rows with finished runs, in the order of the table."""
-        rows = (
-            Row(folder, fields)
-            for folder, frame in self.frames.items()
-            for fields in frame.to_dict("records")
-        )
-        return [row for row in rows if row["done"]]
+        """All rows with finished runs, in the order of the tables."""
+        rows = newest([frame.assign(folder=folder) for folder, frame in self.frames.items()])
+        made = (Row(fields["folder"], fields) for fields in rows.to_dict("records"))
+        return [row for row in made if row["done"]]
 
     def rows(self, **settings: Any) -> list[Row]:
         """Return the rows that have these settings, as `Row.has` says."""

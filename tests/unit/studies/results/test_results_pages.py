@@ -192,3 +192,16 @@ def test_a_picture_holds_a_digest_of_what_it_shows(tmp_path, page):
     assert stale({"epsilon": page}, tmp_path) == []
     page.draw = lambda figure: figure.subplots().plot([0, 2])
     assert [fault.split()[0] for fault in stale({"epsilon": page}, tmp_path)] == ["docs/results/epsilon.png"]
+
+
+def test_a_row_that_was_made_anew_takes_the_place_of_the_earlier(tmp_path):
+    """FedAvg without noise comes beside FedAvg without privacy; Ditto's new row replaces the old one."""
+    table = pd.DataFrame({"cell": ["old", "kept"], "algorithm": ["ditto", "fedavg"]})
+    table = table.assign(dataset="a", clients=2, model="m", done=1, epsilon_asked=None, dp_unit=None)
+    later = table.assign(cell=["new", "equal"], dp_unit=[None, "client"])
+    for name, frame in (("mine", table), ("mine-again", later)):
+        (tmp_path / name).mkdir()
+        frame.to_csv(tmp_path / name / "leaderboard.csv", index=False)
+    board = Board(tmp_path / "mine", [tmp_path / "mine-again"])
+    assert [row.id for row in board.all] == ["mine:kept", "mine-again:new", "mine-again:equal"]
+    assert board.row(algorithm="fedavg", dp_unit=None).id == "mine:kept"
