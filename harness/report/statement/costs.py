@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+import pandas as pd
+
 from harness.config.recorded import model_meta
 from harness.core.registry import counted
 from harness.report.data.clients import ALONE, client_rows
 from harness.report.data.privacy_change import change_from
 from harness.report.data.results import Cell
+from harness.report.data.statistics import t_half
 from harness.report.data.tested import seed_pairs
 from harness.report.statement.subject import MISSED, Subject, by_seed, client_means, joined
 from harness.report.tables.costs import headline
@@ -35,13 +38,13 @@ def answers(subject: Subject) -> list[str]:
     answer = headline(subject.comparison, subject.resolution)
     if not subject.has(MISSED):
         return [
-            *filter(None, [answer]),
+            *filter(None, [subject.task, answer]),
             "How many cases are missed does not apply: that needs two classes and scores.",
         ]
     shares = [f"{_missed(cell):.0f}" for cell in (subject.plain, *subject.private)]
     at = joined(f"{share} at {budget}" for share, budget in zip(shares[1:], subject.budgets, strict=True))
     return [
-        *filter(None, [answer]),
+        *filter(None, [subject.task, answer]),
         f"If 5 of 100 others may be flagged by mistake, {shares[0]} of 100 {subject.cases} are missed without "
         "privacy, "
         f"{at}.",
@@ -94,11 +97,12 @@ def note(subject: Subject, rows: Sequence[ClientCosts]) -> str:
     sentences = [
         f"Means over {counted(len(subject.plain.done), 'repetition')} with other splits and other noise, on "
         "records held out. In brackets of the sentences: 95 % intervals.",
-        f"Tested: their number, in brackets the cases. Each {subject.site} has its own threshold, chosen on "
-        f"the same records. *: fewer than {FEW} cases, so mostly chance. Empty: not both cases and others were "
-        "tested."
-        if several
-        else f"Single {subject.site}s have no results of their own here.",
+        f"Single {subject.site}s have no results of their own here." if not several else "",
+        f"Tested: their number, in brackets the cases. The first row has one threshold for all records, each "
+        f"{subject.site} one of its own, chosen on the same records. *: fewer than {FEW} cases, so mostly chance. "
+        "Empty: not both cases and others were tested."
+        if several and subject.has(MISSED)
+        else "",
         f"{counted(subject.more, 'more budget')} in the report." if subject.more else "",
         f"The {MOST_CLIENTS} {subject.site}s with the most cases are shown."
         if number > MOST_CLIENTS < len(rows)
@@ -115,7 +119,8 @@ def method_note(subject: Subject, methods: Grid) -> str:
     algorithms = {cell.algorithm for cell in subject.results.cells if cell.task == subject.plain.task}
     pooled = sorted(name for name in algorithms if model_meta(name).get("pooled"))
     notes = [f"{', '.join(pooled)}: all data in one place."] if pooled else []
-    notes += [f"{ALONE}: each {subject.site} with its own data alone."] if ALONE in algorithms else []
+    if ALONE in algorithms:
+        notes.append(f"{ALONE}: each {subject.site} with its own data alone; it sends nothing.")
     of_clients = subject.frame["model_for"].str.startswith("each client", na=False)
     if of_clients.any() and not of_clients.all():
         personal = sorted(subject.frame.loc[of_clients, "algorithm"].unique())
@@ -133,26 +138,57 @@ def method_note(subject: Subject, methods: Grid) -> str:
 
 def bias(subject: Subject) -> str:
     """Name who loses most under the smallest budget, and the gap between groups; empty if neither is known."""
-    plain, cell, budget, measure = subject.plain, subject.private[-1], subject.budgets[-1], subject.measure
-    texts = []
-    if measure in client_rows(()) and not client_rows(plain.done).empty:
-        change = client_means(by_seed(cell, measure) - by_seed(plain, measure))
-        if len(change) > 1:
-            worst, best = (end(change, key=change.__getitem__) for end in (min, max))
-            lost, won = (change_text(change[name], measure) for name in (worst, best))
-            of = "points of" if in_points(measure) else "in"
-            texts.append(
-                f"At {budget}, {worst} changes by {lost} {of} {in_sentence(measure)}, {best} by {won}."
-            )
+    plain, cell, budget = subject.plain, subject.private[-1], subject.budgets[-1]
+    texts = [_extremes(subject)]
     gaps = [list(one.values("eqopp").values()) for one in (plain, cell)]
-    if subject.sensitive and all(gaps):
+    groups = [str(group["group"]) for group in plain.records[0].final.get("groups") or ()]
+    if all(gaps):
+        of = subject.sensitive or joined(groups)
         texts.append(
-            f"The largest gap between groups of {subject.sensitive} in the share of cases found is "
+            f"The largest gap between groups ({of}) in the share of cases found is "
             f"{100 * fmean(gaps[0]):.1f} points without privacy and {100 * fmean(gaps[1]):.1f} at {budget}."
         )
-    elif texts:
+    elif texts[0] and not groups:
         texts.append("Groups of people were not compared: no column names them (data.sensitive).")
-    return " ".join(texts)
+    return " ".join(filter(None, texts))
+
+
+def _extremes(subject: Subject) -> str:
+    """Name the clients that lose most and least under the smallest budget, of those that are large enough."""
+    plain, cell, measure = subject.plain, subject.private[-1], subject.measure
+    runs = client_rows(plain.done)
+    if measure not in client_rows(()) or runs.empty:
+        return ""
+    changes = by_seed(cell, measure) - by_seed(plain, measure)
+    cases = runs.astype({"positives": float}).groupby("client")["positives"].mean()
+    enough = {str(client) for client, number in cases.items() if not number < FEW}
+    means = {client: mean for client, mean in client_means(changes).items() if client in enough}
+    if len(means) < 2:
+        return ""
+    of = "points of" if in_points(measure) else "in"
+    worst, best = (
+        f"{_named(subject, client)} changes by {_with_interval(changes.T[client].dropna(), measure)}"
+        for client in (end(means, key=means.__getitem__) for end in (min, max))
+    )
+    return (
+        f"At {subject.budgets[-1]}, {worst} {of} {in_sentence(measure)}, {best}: the lowest and the highest of "
+        f"{counted(len(means), subject.site)} with at least {FEW} tested cases, so partly chance."
+    )
+
+
+def _named(subject: Subject, client: str) -> str:
+    """Return a client's name; one that is a number with the word for it."""
+    return f"{subject.site} {client}" if client.isdigit() else client
+
+
+def _with_interval(changes: pd.Series, measure: str) -> str:
+    """Return the mean of some changes with its 95 % interval over seeds."""
+    mean, spread = changes.mean(), changes.std()
+    if math.isnan(spread):
+        return change_text(mean, measure)
+    half = t_half(spread, len(changes))
+    low, middle, high = (change_text(value, measure) for value in (mean - half, mean, mean + half))
+    return f"{middle} [{low}, {high}]"
 
 
 def _missed(cell: Cell) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from harness.core.registry import counted
@@ -19,9 +19,7 @@ from harness.report.statement.costs import bias
 from harness.report.statement.subject import Subject, joined
 from harness.report.tables.costs import data_of
 from harness.report.tables.privacy import (
-    CHANGES,
     SAMPLINGS,
-    UNITS,
     describe_draws,
     is_uneven,
     of_user,
@@ -34,6 +32,12 @@ from harness.report.tables.together import together, upward
 from privacy.event import SECRET
 from privacy.trade_off import accuracy_bound
 
+INSIDE = ("record", "user")  # units of which a client has several
+ALTERNATIVES = {  # what the data are compared with, by adjacency
+    "replace": "with any others in place of that {unit}'s",
+    "add-remove": "without that {unit}'s",
+    "zero-out": "with that {unit}'s counting as nothing; how many {unit}s there are is public",
+}
 NOT_ADDRESSED = "Not addressed by this report."
 WEAK = 0.95  # chance of a right guess above which a guarantee excludes next to nothing
 LONGEST = 330  # letters of a list of facts
@@ -108,7 +112,10 @@ def _guarantee(subject: Subject) -> Answers:
 def _algorithms(subject: Subject) -> Answers:
     """Answer how the guarantee is reached, what it costs and whom."""
     claims, first = subject.claims, subject.claims[0]
-    sampling, who = str(first.get("sampling")), {"record": "Records of a batch", "user": "Persons of a batch"}
+    sampling, who = (
+        str(first.get("sampling")),
+        {unit: f"{subject.unit.capitalize()}s of a batch" for unit in INSIDE},
+    )
     clips = [quantity(clip, 3) if isinstance(clip := own.get("clip"), float) else str(clip) for own in claims]
     noise = [quantity(claim.get("noise_multiplier"), 3) for claim in claims]
     search = subject.plain.records[0].search
@@ -138,17 +145,20 @@ def _deployment(subject: Subject) -> Answers:
     }
     made = [str(first[name]) for name in ("generator", "arithmetic") if first.get(name)]
     attacked = any(cell.spec.get("attacks") for cell in subject.private)
+    uncovered = "; ".join(uncovered_by(subject.private)).replace("(listed under public)", "(named next)")
     return {
         "Who may ask what?": "A training sends a fixed number of messages, all counted in ε. What is computed from "
         "them alone, such as the model of all, may be used without limit. Further trainings on the same data add "
-        f"up; a model that a {subject.site} keeps to itself is not protected."
+        "up."
+        + f" A model that a {subject.site} keeps to itself is not protected."
+        * (first.get("placement") != "local" or first.get("unit") not in INSIDE)
         + f" Predictions need new messages of the {subject.site}s, which are not counted."
         * ("protects" in first),
         "Whom must one trust?": _trusted(subject),
         "Is it implemented safely?": "These runs are a simulation. Generator and numbers: "
         f"{'; '.join(made) or 'not recorded'}. Timing was not examined.",
-        "What does ε not cover?": f"{'; '.join(uncovered_by(subject.private)) or 'Not recorded'}. Taken as known "
-        f"to everybody: {_listed(sorted(public)) or 'not recorded'}.",
+        "What does ε not cover?": f"{uncovered or 'Not recorded'}. Taken as known to everybody: "
+        f"{_listed(sorted(public)) or 'not recorded'}.",
         "Was it attacked?": "Yes, by the attacks that the runs name; the report has their success."
         if attacked
         else f"{NOT_ADDRESSED} The commands audit and check test the mechanism.",
@@ -212,9 +222,12 @@ def _protected(subject: Subject) -> str:
             "their number."
         )
     unit, change = str(first.get("unit")), str(first.get("adjacency"))
+    whole = {"client": ", with all its data", "user": f", with all records that a {site} trains on"}.get(
+        unit, ""
+    )
     return (
-        f"{UNITS.get(unit, unit).replace('client', site).capitalize()}: compared are data in which it is "
-        f"{CHANGES.get(change, change).replace('client', site)}. {_beyond(unit, site)}"
+        f"One {subject.unit}{whole}. Compared are the data as they are and "
+        f"{ALTERNATIVES.get(change, change).format(unit=subject.unit)}. {_beyond(unit, site)}"
     )
 
 
@@ -249,6 +262,11 @@ def _exposed(subject: Subject) -> str:
         return "No ε is finite."
     claim, end = min(finite, key=_evenness), subject.private[0].records[0].final
     who, middle = most_exposed(claim, end.get("clients")), claim.get("epsilon_median")
+    medians = [
+        f"{quantity(own.get('epsilon_median'), 3)} ({budget})"
+        for own, budget in zip(subject.claims, subject.budgets, strict=True)
+        if own.get("epsilon_median") is not None
+    ]
     if who is None:
         return "Not recorded."
     if who.number is None:
@@ -257,9 +275,7 @@ def _exposed(subject: Subject) -> str:
     if middle is None:
         return f"The largest ε is that of {name}; the others' are not recorded."
     even = not is_uneven(_epsilon(claim), float(middle))
-    return (
-        f"{'Nearly' if even else 'No'}: the largest ε is that of {name}; the median is {quantity(middle, 3)}."
-    )
+    return f"{'Nearly' if even else 'No'}: the largest ε is that of {name}; the median is {joined(medians)}."
 
 
 def _price(subject: Subject) -> str:
@@ -328,4 +344,8 @@ def _epsilon(claim: Mapping[str, Any]) -> float:
 
 
 def _listed(facts: Sequence[str]) -> str:
-    return textwrap.shorten("; ".join(facts), LONGEST, placeholder=" ... (all are in done.json)")
+    """Return whole facts up to about `LONGEST` letters, and how many more there are."""
+    lengths = accumulate(len(fact) + 2 for fact in facts)
+    shown = max(1, sum(length <= LONGEST for length in lengths))
+    more = f"; and {len(facts) - shown} more, in done.json of each run" if len(facts) > shown else ""
+    return "; ".join(facts[:shown]) + more

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.core.registry import counted
 from harness.report.data.clients import client_rows
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results
@@ -95,6 +96,27 @@ class Subject:
         """Words for the positive class."""
         positive = self.plain.records[0].tested.get("positive")
         return f"cases ({positive})" if positive else "cases"
+
+    @property
+    def task(self) -> str:
+        """What is predicted, by which model, from whose records, as a sentence."""
+        record = self.plain.records[0]
+        held = {
+            name: [int(n) for n in str(row).split()] for name, row in record.held.get("classes", {}).items()
+        }
+        column = f" ({self._data['label']})" if self._data.get("label") else ""
+        positive = record.tested.get("positive")
+        others = [name for name in held if name != positive]
+        aim = (
+            f"to tell {positive} from {joined(others)}{column}"
+            if positive
+            else f"to predict {joined(held)}{column}"
+        )
+        sites, records = max(map(len, held.values()), default=0), sum(map(sum, held.values()))
+        model = str(self.plain.spec["model"]["name"])
+        if not records:
+            return ""
+        return f"A model ({model}) learns {aim}, from {counted(records, 'record')} at {counted(sites, self.site)}."
 
     @property
     def sensitive(self) -> str | None:
