@@ -54,10 +54,17 @@ def run_suite(
         raise unknown("baseline", suite.report.baseline, algorithms)
     executor = choose(work.executor, work.jobs, work.address, len(suite.combinations))
     with work.busy(f"checking {len(suite.combinations)} combinations"):
-        combinations: Sequence[Combination] = vetted(suite.combinations)
+        # What is tuned may lack a value in the file, or have one that does not go with the data.
+        combinations: Sequence[Combination] = vetted(estimate(suite.combinations, suite.tune).reported)
     workers = work.jobs or (1 if executor == "serial" else cores())
     store = Store(work.root).open()
     possible = _possible(combinations)
+    if not possible:
+        reasons = Counter(str(combination.reason) for combination in combinations)
+        told = "; ".join(f"{reason} ({number} of them)" for reason, number in reasons.most_common(3))
+        raise UserError(
+            f"suite {suite.name}: none of {counted(len(combinations), 'combination')} can be run: {told}"
+        )
     combinations = within_limit(combinations, suite.tune, limit_hours, trim, workers, work)
     trimmed = _possible(combinations) < possible  # then there is no time for further seeds
     tuning = None if suite.tune is None else Tuning(suite, suite.tune, work, combinations)

@@ -2,7 +2,9 @@
 
 import pytest
 
+import harness
 from harness.config.sweep import expand
+from harness.core.registry import UserError
 from harness.executors.work import in_suite
 from harness.report import leaderboard
 from harness.report.tables.columns import narrow_columns
@@ -53,3 +55,43 @@ def test_a_combination_for_data_that_cannot_be_read_is_skipped_too():
     recorded = in_suite(cell)
     assert recorded["id"] is None and "digest" not in recorded
     assert recorded["spec"]["data"]["path"] == "nothing.csv"
+
+
+def test_a_setting_that_is_tuned_need_not_be_in_the_file(tmp_path):
+    """Under unit user local steps are needed; a search for them skipped all private combinations."""
+    rows = [f"{n % 7},{n % 5},{n % 3 % 2},p{n // 2},site{n % 60 // 30}" for n in range(120)]
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(["a,b,y,person,site", *rows]))
+    base = {
+        "data": {"name": "csv", "path": str(path), "label": "y", "client": "site", "user": "person"},
+        "partition": {"kind": "natural", "selection": 0.25},
+        "model": "logistic",
+        "algorithm": "fedavg",
+        "privacy": {"unit": "user", "epsilon": 50, "delta": 0.001, "clip": 1},
+        "rounds": 2,
+    }
+    tune = {
+        "settings": {"algorithm.local_steps": {"choice": [1, 2]}},
+        "budget": 2,
+        "repeats": [1, 1, 1],
+        "finalists": 1,
+    }
+    suite = {"suite": "people", "base": base, "sweep": {"seed": [0, 1]}, "tune": tune}
+    board = harness.suite(suite, tmp_path / "out", jobs=1).leaderboard()
+    assert board["done"].tolist() == [2] and board["skipped"].tolist() == [0]
+
+
+def test_a_suite_of_which_nothing_can_be_run_is_refused(tmp_path):
+    """It ended with exit code 0 and an empty table."""
+    with pytest.raises(
+        UserError, match=r"suite none: none of 2 combinations can be run: .*central.* \(2 of them\)"
+    ):
+        harness.suite(
+            {
+                "suite": "none",
+                "base": {**BASE, "algorithm": "centralized", "privacy": PRIVATE},
+                "sweep": {"seed": [0, 1]},
+            },
+            tmp_path,
+            jobs=1,
+        )
