@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config.recorded import model_meta
-from harness.config.report import COSTS_TO_TARGET, Target, check_measure
+from harness.config.report import COSTS, COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
@@ -126,10 +126,11 @@ def leaderboard(
     frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
-    frame["pareto"] = _pareto(frame, cells)
+    losses = -means if better_is_higher(by) else means
+    frame["pareto"] = _pareto(frame, cells, -frame["accuracy_mean"].astype(float) if by in COSTS else losses)
     if by == "eqopp":
         refuse_ranks(frame)
-    return _ordered(typed(frame.astype(object)), -means if better_is_higher(by) else means)
+    return _ordered(typed(frame.astype(object)), losses)
 
 
 def _ordered(frame: pd.DataFrame, losses: pd.Series[Any]) -> pd.DataFrame:
@@ -346,9 +347,9 @@ def _ranks(cells: Sequence[Cell], means: pd.Series[Any], resolution: Resolution)
     return ranks
 
 
-def _pareto(frame: pd.DataFrame, cells: Sequence[Cell]) -> pd.Series[Any]:
+def _pareto(frame: pd.DataFrame, cells: Sequence[Cell], losses: pd.Series[Any]) -> pd.Series[Any]:
     """Return which cells no other of their task dominates; no privacy counts as infinite epsilon."""
-    costs = pd.DataFrame({"error": -frame["accuracy_mean"].astype("float64")})
+    costs = pd.DataFrame({"loss": losses})
     costs["bytes"] = [_mean(cell.values("bytes").values()) for cell in cells]
     costs["epsilon"] = frame["epsilon_total"].astype("float64").fillna(math.inf)
     costs = costs[frame["noise_cohort"].isna()].dropna().astype("float64")

@@ -99,6 +99,22 @@ class Obstacle:
 
 
 @dataclass(frozen=True)
+class Absence:
+    """A value asked for that no row within the other conditions has.
+
+    Attributes
+    ----------
+    condition : Condition
+        The condition.
+    values : tuple
+        The values that such rows have; None is an empty field.
+    """
+
+    condition: Condition
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """The rows of one federation within the bounds, and what they are compared with.
 
@@ -194,6 +210,8 @@ class Recommendation:
         Of every federation.
     obstacles : tuple of Obstacle
         Bounds each of which alone excludes the rows within all others, where there are no rows.
+    absences : tuple of Absence
+        Values asked for that alone exclude the rows within all others, where there are no rows.
     considered : int
         Number of rows with the measure.
     """
@@ -202,6 +220,7 @@ class Recommendation:
     conditions: tuple[Condition, ...]
     answers: tuple[Answer, ...]
     obstacles: tuple[Obstacle, ...]
+    absences: tuple[Absence, ...]
     considered: int
 
     @property
@@ -241,8 +260,10 @@ def recommend(evidence: Evidence, conditions: Sequence[Condition]) -> Recommenda
         for federation, rows in grouped(asked, lambda row: Federation.of(row.row)).items()
     ]
     rows = [row for row in asked if row.is_federated]
-    obstacles = () if any(answer.rows for answer in answers) else _obstacles(rows, conditions)
-    return Recommendation(evidence.by, tuple(conditions), tuple(answers), obstacles, len(rows))
+    found = any(answer.rows for answer in answers)
+    obstacles = () if found else _obstacles(rows, conditions)
+    absences = () if found else _absences(rows, conditions)
+    return Recommendation(evidence.by, tuple(conditions), tuple(answers), obstacles, absences, len(rows))
 
 
 def _answer(
@@ -354,6 +375,18 @@ def _obstacles(rows: Sequence[RatedRow], conditions: Sequence[Condition]) -> tup
     return tuple(
         sorted(obstacles, key=lambda obstacle: obstacle.off / (abs(float(obstacle.condition.value)) or 1.0))
     )
+
+
+def _absences(rows: Sequence[RatedRow], conditions: Sequence[Condition]) -> tuple[Absence, ...]:
+    """Return the conditions that are no bounds and that no row within all others satisfies."""
+    absences = []
+    for condition in conditions:
+        if condition.upper is None:
+            left = within_bounds(rows, [c for c in conditions if c is not condition])
+            values = {row.values[condition.name]: None for row in left}
+            if values and not any(map(condition.holds, values)):
+                absences.append(Absence(condition, tuple(sorted(values, key=str))))
+    return tuple(absences)
 
 
 def _off(condition: Condition, rated: RatedRow) -> float | None:

@@ -110,9 +110,24 @@ def _agreement(asked: ReferenceAnswer, found: list[Answer]) -> str:
         return f"Only one of them has an answer. {covers}".rstrip()
     every = "all of them" if len(found) == len(asked.shapes) else "both that have an answer"
     first = f"first, or not told apart from the first, on {every}. {covers}".rstrip()
+    first += _beside_lone_clients(found)
     if asked.agreed:
         return f"They agree: {listed(asked.agreed)} {'is' if len(asked.agreed) == 1 else 'are'} {first}"
     return f"They do not agree: no method is {first}"
+
+
+def _beside_lone_clients(found: list[Answer]) -> str:
+    """Return on how many federations the first row is not seen to be ahead of clients that learn alone."""
+    ahead = [
+        one.loss_alone is not None and one.loss_alone.mean > 0 and one.is_difference(one.loss_alone)
+        for one in found
+        if one.best.row["model_for"] != ALONE and one.loss_alone is not None
+    ]
+    behind = ahead.count(False)
+    if not behind:
+        return ""
+    where = "none of them" if behind == len(ahead) else f"{len(ahead) - behind} of {len(ahead)}"
+    return f" What is first is seen to be ahead of clients alone, who send nothing, on {where}."
 
 
 def _kinds(found: list[Answer]) -> list[str]:

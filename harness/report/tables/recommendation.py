@@ -277,7 +277,11 @@ def nothing(answer: Recommendation) -> list[str]:
             f"{bound_text(obstacle.condition)} excludes all that is within the other bounds: "
             f"{nearest_miss(obstacle, f' on {dataset}' if dataset else '')}."
         )
-    if not answer.obstacles:
+    for absence in answer.absences:
+        values = ["empty" if value is None else str(value) for value in absence.values]
+        condition = absence.condition
+        lines.append(f"{condition.name} is {listed(values)} in all that is within the other bounds.")
+    if not answer.obstacles and not answer.absences:
         lines.append(
             "No single bound does it: at least two exclude everything. Give up or loosen more than one."
         )

@@ -393,3 +393,11 @@ def test_ranks_pareto_and_settings_are_those_of_comparing_every_pair():
         words = dict(word.split("=") for word in one["settings"].split())
         assert ("model.hidden" in words) == (one["model"] == "mlp") and "lr" in words
     assert sum("cohort.size=2" in one["settings"] for one in rows) == 4
+
+
+def test_the_pareto_front_is_that_of_the_measure_that_ranks():
+    """It went by accuracy whatever ranked: here the row with more bytes and a higher AUROC was left out."""
+    small = [done(spec("fedavg", seed), evaluation(1, 100, accuracy=0.9, auroc=0.6)) for seed in range(2)]
+    large = [done(spec("scaffold", seed), evaluation(1, 200, accuracy=0.8, auroc=0.7)) for seed in range(2)]
+    assert leaderboard([*small, *large], "auroc")["pareto"].tolist() == [True, True]
+    assert leaderboard([*small, *large])["pareto"].tolist() == [True, False]
