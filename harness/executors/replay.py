@@ -33,6 +33,7 @@ from harness.storage.store import Store
 PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: What earlier versions did not record.
 LATER = ("done.json events", "spec.json tested")
+METRICS = " metrics "  # in the place of a metric: a later version, or a plugin, may measure more
 MISSING = "nothing"
 ROUNDING = 10.0 ** (1 - DIGITS)  # largest difference that rounding makes of diagnostics
 ROUNDED = 1e-15  # difference of diagnostics that may have been equal before
@@ -178,6 +179,8 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
     for name in LATER:
         if not recorded.index.str.startswith(name).any():
             repeated = repeated[~repeated.index.str.startswith(name)]
+    measured = {name for _, more, name in map(_metric, recorded.index) if more}
+    repeated = repeated[[not more or name in measured for _, more, name in map(_metric, repeated.index)]]
     places = recorded.index.union(repeated.index, sort=False)
     frame = pd.DataFrame(
         {
@@ -190,6 +193,11 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
     rounded = frame["place"].str.contains(r"\bdiagnostics ") & (sizes > 0)
     frame["difference"] = sizes.where(~rounded, (sizes - ROUNDING).clip(lower=ROUNDED))
     return frame[frame["difference"] > 0].sort_values("difference", ascending=False, kind="stable")
+
+
+def _metric(place: str) -> tuple[str, str, str]:
+    """Return the parts of a place before and behind `METRICS`, the last of which is empty where it is no metric."""
+    return place.partition(METRICS)
 
 
 def difference(a: Any, b: Any) -> float:

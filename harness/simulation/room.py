@@ -29,7 +29,7 @@ BY_SAMPLE = 3  # copies of the clipped gradients of single samples, beside these
 READ = 2  # copies of all clients' own models in an evaluation
 # Copies of the activations of a batch: those for the backward pass, then also gradients and windows of filters.
 USUAL_KEPT, USUAL_EVALUATED = 2, 4
-MENTIONED = 0.1  # share of the memory that is left from which a run's need is told
+MENTIONED = 0.1  # share of the free memory above which a run says what it needs
 
 
 class Need(NamedTuple):
@@ -121,9 +121,8 @@ def _activations(setup: Prepared) -> Activations:
         return Activations()
     network, sample = Ravel(setup.problem.module), setup.federation.pool.x[0]
     two, three = (_kept_tensors(network, sample.expand(count, *sample.shape)) for count in (2, 3))
-    grown = [
-        max(0, more - less) for less, more in zip(two, three, strict=False)
-    ]  # own layers may keep more of more
+    # A user's layers may keep more for each sample of a larger batch.
+    grown = [max(0, more - less) for less, more in zip(two, three, strict=False)]
     return Activations(max(0, sum(three) - sum(two)), max(grown, default=0))
 
 

@@ -172,8 +172,8 @@ class Simulation:
         draws = cohort if rate is None else (cohort, rate), balanced
         self.noise_keys = tuple(noise_keys or _default_noise_keys(self, compressions, draws))
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient  # else clients
-        self.ledger = Ledger(int(self._training.counts().max()) if persons else self.total, self._runs)
+        by_record = self._vertical and self.privacy is not None and self.privacy.by_gradient
+        self.ledger = Ledger(int(self._training.counts().max()) if by_record else self.total, self._runs)
         self.state = self._initialized()
         _refuse_kept_models(self)
 

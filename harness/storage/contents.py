@@ -1,4 +1,4 @@
-"""The door through which records of runs are read: nothing of a run is shown that did not pass it."""
+"""Read records of runs and check them: all that is shown of a run comes from here."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from typing import IO, Any
 from harness.core.registry import UserError
 
 MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
-MOST_LEVELS = 64  # of lists and objects in each other
+MOST_LEVELS = 64  # of nested lists and objects
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
-LONG_NUMBER = b"0" * 300  # longer than any floating-point number is large
+LONG_NUMBER = b"0" * 300  # more digits than the largest floating-point number
 UNSAFE = re.compile(r"[^\w.+-]")
 MOST_LETTERS = 100  # of a file's name
 MOST_LINKS = 40  # that are followed one after the other, as by Linux
@@ -106,7 +106,7 @@ def parse_json(path: Path, raw: bytes, *needed: str) -> dict[str, Any]:
 
 
 def json_value(raw: bytes, opened: int | None = None) -> Any:
-    """Return what a JSON text holds, in which at most ``opened`` lists and objects are in each other, if known.
+    """Return what a JSON text holds, of lists and objects nested at most ``opened`` deep, if that is known.
 
     Raises
     ------

@@ -71,7 +71,8 @@ class LocalBatch:
         The samples that algorithms see, ``(..., C, B, ...)``; if the runs of each of S seeds share them,
         ``(S, C, B, ...)``.
     runs : int or None
-        Number of stacked runs that share samples; None: every run has its own.
+        Number R of all stacked runs where some share samples, a multiple of those that do; None: every run
+        has its own.
     taken : Tensor or None
         1 for clients that take the step, ``(..., C, 1)``; None: those with samples. A secret draw may be empty,
         which nobody may see, so it is a step all the same.

@@ -113,7 +113,7 @@ class _Examined(Tape):
     def note(
         self, layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
     ) -> Tensor:
-        """Keep what a layer is."""
+        """Keep a layer with its inputs and outputs."""
         own = _own(layer)
         if any(one is not other for one, other in zip(own, self._lent[id(layer)], strict=True)):
             raise _refused(f"has no formula for a layer {type(layer).__name__} whose parameters are replaced")

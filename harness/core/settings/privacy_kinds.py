@@ -411,5 +411,9 @@ def noise_of(mechanism: str) -> Noise:
         If it is not registered.
     """
     if mechanism not in MECHANISMS:
+        if mechanism == "gaussian":
+            raise UserError(
+                "privacy.mechanism: gaussian: the noise of both independent, the default, and banded is Gaussian"
+            )
         raise unknown("mechanism", mechanism, [*OURS, *MECHANISMS])
     return MECHANISMS[mechanism]

@@ -29,7 +29,7 @@ class Assembly:
 
     Parameters
     ----------
-    clients : Chunked
+    clients : Clients
         The whole cohort.
     """
 

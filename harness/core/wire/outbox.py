@@ -41,7 +41,7 @@ class Outbox:
     mixing : Tensor or None
         Mixing matrix ``(total, total)`` of a decentralized run, ``(..., total, total)`` when stacked.
     privacy : Privacy or None
-        The Gaussian mechanism; None: no clipping, no noise, no bookings.
+        Clipping and noise of messages; None: no clipping, no noise, no bookings.
     compression : Compression
         Sparsification and wire format.
     state : dict[str, Tensor]

@@ -16,10 +16,8 @@ import numpy as np
 
 Array = np.ndarray
 
-PRIOR_SEEDS = 4  # as many seeds does the median variance of a budget count for
-LOWEST = (
-    0.3  # quantile of the means below which they are taken for it: how bad bad settings are does not matter
-)
+PRIOR_SEEDS = 4  # weight of the median variance of a budget, in seeds
+LOWEST = 0.3  # quantile to which lower means are raised: a bad setting may be arbitrarily bad
 LENGTHS = (0.05, 20.0)  # of the smooth part, where ranges have length 1
 SINGLE = 1e-3  # length within which settings are one and the same
 LEAST_NOISE = 1e-6  # variance of a mean, where the means have variance 1

@@ -181,7 +181,7 @@ def _exchanged(federation: Federation, pairs: Pairs) -> Tensor:
 
 
 def shadow(setup: Setup, pairs: Pairs, number: int) -> tuple[Setup, Tensor]:
-    """Return a shadow run, and for which pairs it has the training sample; runs 2 k and 2 k + 1 complement."""
+    """Return a shadow run, and for which pairs it has the training sample; 2 k and 2 k + 1 are opposites."""
     seed, federation = setup.spec.seed, setup.federation
     coin = torch.rand(len(pairs.client), generator=rng.stream(seed, "attack", "shadow", number // 2)) < 0.5
     coin = coin if number % 2 == 0 else ~coin

@@ -164,7 +164,7 @@ def tapped(setup: Setup) -> tuple[Simulation, Tape]:
 
 
 def step_of(message: Seen, before: Tensor, after: Tensor) -> tuple[Tensor, bool]:
-    """Return what the senders of a message add to the model, and whether it was a gradient, against which they go.
+    """Return what the senders of a message add to the model, and whether it was a gradient (then negated).
 
     Everybody sees the models before and after, ``(P,)``. What is nearer to the model than to zero is a model; what
     points away from where the model went is a gradient.

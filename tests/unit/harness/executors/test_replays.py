@@ -316,3 +316,12 @@ def test_what_earlier_versions_did_not_record_is_not_missed(made):
     then = now[~now.index.str.startswith(("done.json events", "spec.json tested"))]
     assert len(then) < len(now) and differences(then, now).empty
     assert not differences(now, then).empty
+
+
+def test_a_metric_that_the_record_lacks_is_no_difference():
+    """A record of before a metric was added was called different from its repetition."""
+    recorded = {"metrics": {"accuracy": 0.5}}
+    repeated = {"metrics": {"accuracy": 0.5, "brier": 0.2}}
+    assert compared(recorded, repeated) == {}
+    assert list(compared(repeated, recorded)) == ["x metrics brier"]
+    assert list(compared(recorded, {"metrics": {"accuracy": 0.6, "brier": 0.2}})) == ["x metrics accuracy"]
