@@ -16,6 +16,7 @@ from harness.core import steps
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.per_run import is_one
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.channel import Channel
@@ -246,7 +247,7 @@ class Algorithm:
     def at(self, round: int) -> Self:
         """Return the algorithm with the step sizes of a round."""
         factor = self.rate(round)
-        if factor == 1:
+        if is_one(factor):
             return self
         changed = copy(self)  # without the checks, which the settings of stacked runs would not pass
         for name in self.step_sizes():

@@ -23,6 +23,12 @@ T = TypeVar("T")
 Number = int | float
 
 
+def is_one(factor: Number | PerRun) -> bool:
+    """Return whether a factor is 1 in all runs, so that it may be left out."""
+    values = factor.values if isinstance(factor, PerRun) else (factor,)
+    return all(value == 1 for value in values)
+
+
 class Mixed(TypeError):
     """The runs of a stack differ where one decision is needed for all of them."""
 
@@ -125,8 +131,6 @@ def _comparison(name: str) -> Callable[[PerRun, Any], Any]:
         if name in ("eq", "ne") and not (_number(other) or isinstance(other, PerRun)):
             return NotImplemented
         answers = list(map(function, self.values, others))
-        if other == 1 and name in ("eq", "ne"):  # a factor of 1 may be applied as well as left out
-            return all(answers) if name == "eq" else any(answers)
         return self._agreed(answers, f"the comparison with {other}")
 
     return method

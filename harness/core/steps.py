@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from harness.core.per_run import apply
+from harness.core.per_run import apply, is_one
 from privacy.clipping import scale_to_norm
 
 Schedule = Literal["exponential", "constant", "step", "cosine"]
@@ -170,7 +170,7 @@ def server_step(
     correction.
     """
     if optimizer == "sgd":
-        return x + (dx if lr == 1 else lr * dx), ()
+        return x + (dx if is_one(lr) else lr * dx), ()
     if optimizer == "momentum":
         m = beta1 * memory[0] + dx
         return x + lr * m, (m,)

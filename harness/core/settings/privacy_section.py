@@ -67,7 +67,8 @@ def kind_of(given: Mapping[str, Any]) -> type[PrivacySettings]:
         raise UserError(
             "privacy.placement: missing; the same epsilon means different things. local: each client adds "
             "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
-            "noise to the average, far less of it. Give local or central"
+            "noise to the average, far less of it. distributed: clients add that little together, to a secure sum. "
+            "Give local, central or distributed"
         )
     return next(kind for kind in KINDS if kind.kind[1] == name)
 

@@ -187,7 +187,7 @@ def test_means_over_all_rows_are_public_and_refused_by_strict(tmp_path) -> None:
 def test_without_a_placement_both_are_explained(data) -> None:
     with pytest.raises(UserError, match=r"local: each client adds.*central: a trusted server") as error:
         ready(data, privacy={"epsilon": 4})
-    assert "Give local or central" in str(error.value)
+    assert "Give local, central or distributed" in str(error.value)
 
 
 OWN = {"unit": "record", "clip": 1.0, "epsilon": 0.5, "noise": "per_client"}

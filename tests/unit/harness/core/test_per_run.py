@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.per_run import Mixed, PerRun, kind, side_by_side
+from harness.core.per_run import Mixed, PerRun, is_one, kind, side_by_side
 from harness.core.settings.compression import Compression
 from harness.core.steps import server_start, server_step
 
@@ -47,7 +47,7 @@ def test_functions_of_torch_take_it():
 
 def test_decisions_need_agreement():
     assert PerRun(VALUES) and PerRun(VALUES) > 0 and not PerRun((0.0, 0.0))
-    assert PerRun((1.0, 1.0)) == 1 and PerRun((1.0, 2.0)) != 1  # a factor of 1 may be left out, or not
+    assert is_one(PerRun((1.0, 1.0))) and not is_one(PerRun((1.0, 2.0))) and is_one(1.0)
     for question in (lambda n: n > 0.2, bool, lambda n: n == 0):
         with pytest.raises(Mixed):
             question(PerRun((0.0, 0.3)))
