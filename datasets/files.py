@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from datasets.limits import check_cells
 from datasets.texts import WORDS, word_counts
 
 MANY_CLIENTS = 100  # above which nothing is said of single ones
+RARE = 0.01  # share of the rows, below which a value of three or more may be a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +221,8 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         made=made,
     )
     warn(path, _one_class(dataset, roles.client))
+    for name in (*([] if numbers else [label]), *as_list(roles.sensitive)):
+        warn(path, _rare_values(name, table[name], "class" if name == label else "group"))
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(
         dataset,
@@ -260,6 +264,22 @@ def _one_class(dataset: Dataset, client: str) -> list[str]:
     return [
         f"{len(alone)} of {len(names)} clients have one class only, such as {names[first]!r}, with {rows} rows of "
         f"{only!r}; figures that compare classes, such as AUROC, do not exist for them alone"
+    ]
+
+
+def _rare_values(name: str, cells: Cells, what: str) -> list[str]:
+    """Return a line about values of the label or of groups, of three or more, that hardly any row has."""
+    counts = Counter(cells.values.tolist())
+    rare = [value for value, count in counts.items() if count < RARE * len(cells.values)]
+    if len(counts) < 3 or not rare:
+        return []
+    first, rows = rare[0], counts[rare[0]]
+    shown = f"{first:.15g}" if cells.numeric else first
+    others = f", like {len(rare) - 1} more values," if len(rare) > 1 else ""
+    return [
+        f"the value {shown!r} of the column {name!r}{others} is a {what} of its own with {rows} of "
+        f"{len(cells.values)} rows: if it is another spelling, set map.{name}.{shown}=VALUE, and if it stands for "
+        f"nothing, na={shown}"
     ]
 
 

@@ -205,3 +205,16 @@ def test_a_header_alone_is_described_as_no_rows(tmp_path):
 def test_a_zero_has_no_sign(tmp_path):
     (tmp_path / "zero.csv").write_text("x,y\n" + "-0.0,a\n3,b\n" * 4)
     assert column(describe_file(f"csv:{tmp_path / 'zero.csv'}?label=y"), "x").values == "0 to 3, mean 1.5"
+
+
+def test_a_class_of_hardly_any_row_is_mentioned(tmp_path):
+    """One "jaa" among "ja" and "nein" became a third class without a word."""
+    path = tmp_path / "ward.csv"
+    rows = [f"{n},{('ja', 'nein')[n % 2]},{('m', 'f')[n % 2]}" for n in range(300)]
+    path.write_text("\n".join(["age,ill,sex", *rows, "7,jaa,9"]))
+    warnings = " ".join(describe_file(f"csv:{path}?label=ill&sensitive=sex").warnings)
+    assert "the value 'jaa' of the column 'ill' is a class of its own with 1 of 301 rows" in warnings
+    assert "map.ill.jaa=VALUE" in warnings and "na=jaa" in warnings
+    assert "the value '9' of the column 'sex' is a group of its own" in warnings
+    path.write_text("\n".join(["age,ill,sex", *rows]))
+    assert "of its own" not in " ".join(describe_file(f"csv:{path}?label=ill&sensitive=sex").warnings)
