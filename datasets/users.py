@@ -40,8 +40,9 @@ def refuse_scattered(users: Users, owner: Positions, position: Positions) -> Non
         (user, first), second = pairs[:, twice[0]], pairs[1, twice[0] + 1]
         raise FederationError(
             f"user {str(users.names[user])!r} of column {users.column!r} has samples at clients {first} and "
-            f"{second}, so no epsilon of one client covers all of them; use a partition that keeps users together "
-            "(natural, by a column of which users are parts)"
+            f"{second}, so no epsilon of one client covers all of them. If clients gave the same name to different "
+            f"people, tell these apart, as by data.files.FILE.map.{users.column}={{'*': 'B*'}}; if they are the "
+            "same people, use a partition that keeps users together (natural, by a column of which users are parts)"
         )
 
 
