@@ -16,6 +16,7 @@ from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.evidence import Row
 from harness.report.data.export import write_frame
+from harness.report.data.statistics import FEWEST
 from harness.report.data.tested import APART
 from harness.report.tables.columns import NONE, ShownColumn, narrow_columns, results_first
 from harness.report.tables.pivot import Grid, grids_markdown
@@ -94,6 +95,8 @@ def _comparisons(frame: pd.DataFrame) -> list[str]:
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
         )
+    if frame["rank"].notna().any() and frame["done"].max() < FEWEST:
+        texts.append("Below five seeds ranks are the order of the means, and luck may turn them around.")
     if frame["procedure_low"].notna().any():
         texts.append(
             "Intervals of tuned rows are over searches and seeds; what another search could turn around has no *."
