@@ -95,7 +95,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it is handed to the stages, which make a row of it (`harness.core.wire.pipeline`).
+    """The messages of one slot, of all who send one; the stages make a row of each (`harness.core.wire.pipeline`).
 
     Attributes
     ----------
