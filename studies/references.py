@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,11 @@ def references_command(args: argparse.Namespace) -> int:
 
 
 def leaderboards() -> pd.DataFrame:
-    """Return the rows of the committed leaderboards whose intervals cover the search."""
+    """Return the rows of the committed leaderboards whose intervals cover the search, without controls."""
     frames = [_newest(suite) for suite in SUITES]
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True)
-    frame = frame[frame["procedure_low"].notna()]
+    promises = frame["dp_unit"].isna() | (frame["epsilon_total"].astype(float) < math.inf)
+    frame = frame[frame["procedure_low"].notna() & promises]
     return typed(frame.reset_index(drop=True))
 
 

@@ -121,10 +121,9 @@ def newest(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     whole = pd.concat(frames, ignore_index=True)
     if len(frames) == 1:
         return whole
-    numbers = [frame.index.size for frame in frames]
-    whole["table"] = [place for place, number in enumerate(numbers) for _ in range(number)]
-    last = whole.groupby(PLACE, dropna=False)["table"].transform("max")
-    return whole[whole["table"] == last].drop(columns="table").reset_index(drop=True)
+    tables = pd.Series([place for place, frame in enumerate(frames) for _ in frame.index])
+    last = tables.groupby([whole[name] for name in PLACE], dropna=False).transform("max")
+    return whole[tables == last].reset_index(drop=True)
 
 
 class Board:
@@ -148,7 +147,7 @@ class Board:
     @cached_property
     def all(self) -> list[Row]:
         """All rows with finished runs, in the order of the tables."""
-        rows = newest([frame.assign(folder=folder) for folder, frame in self.frames.items()])
+        rows = newest([frame.copy().assign(folder=folder) for folder, frame in self.frames.items()])
         made = (Row(fields["folder"], fields) for fields in rows.to_dict("records"))
         return [row for row in made if row["done"]]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from studies.results.boards import Boards, method_name
 from studies.results.drawing import budget, legend, line, places
-from studies.results.federations import Federation, federations
+from studies.results.federations import Federation, of_suite
 from studies.results.pages import Cells, Page
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ TITLES = ("AUROC", "gap in equal\nopportunity", "accuracy of the\nworst client")
 
 def page(boards: Boards) -> Page:
     """Return what the page on fair methods is made from."""
-    grouped = [each for each in federations(boards) if each.data in GROUPS and not each.own_noise]
-    grouped = [each for each in grouped if each.board.suite == SUITE]
+    grouped = [each for each in of_suite(boards[SUITE]) if each.data in GROUPS and not each.own_noise]
     made = Page("fairness", [boards[SUITE]], size=(7.5, 2.2 * len(grouped) + 0.9))
     made.draw = lambda figure: draw(figure, grouped)
     rows: Cells = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from studies.results.boards import Boards, Row
 from studies.results.drawing import budget
-from studies.results.federations import SUITES, Federation, federations
+from studies.results.federations import Federation, federations
 from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
 
@@ -41,7 +41,11 @@ def page(boards: Boards) -> Page:
     compared = list(comparisons(trusting, budgets))
     tallies, sizes = tally(compared)
     methods = {name: sizes[name] for name in tallies}
-    made = Page("methods", [boards[suite] for suite in SUITES], size=(7.5, 0.27 * len(tallies) + 1.8))
+    made = Page(
+        "methods",
+        list({each.board.suite: each.board for each in trusting}.values()),
+        size=(7.5, 0.27 * len(tallies) + 1.8),
+    )
     rows: Cells = {}
     for name, by_budget in tallies.items():
         cells: dict[str, Figure | str] = {"bytes a round": Figure(sizes[name], text=f"{sizes[name]:.2g}")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from harness.report.plots.figure import COLORS, MARKERS
@@ -43,6 +43,7 @@ def page(boards: Boards) -> Page:
             if (lead := ahead(each, name, epsilon))
         }
         made.figures |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
+        made.figures |= dict(over_common(each))
         rows[each.name] = {"alone": alone(each).share().without_interval(), **leads}
     tabled = (f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least))
     columns = [column for column in tabled if any(column in row for row in rows.values())]
@@ -62,6 +63,15 @@ def ahead(federation: Federation, name: str, epsilon: float | None) -> Figure | 
     _, algorithm, model = KINDS[name]
     row = federation.row(algorithm, epsilon, model)
     return row.mean(MEASURE) - alone(federation) if row else None
+
+
+def over_common(federation: Federation) -> Iterator[tuple[str, Figure]]:
+    """Yield how far own models are ahead of FedAvg without privacy, over all samples and inside clients."""
+    own = federation.row("ditto", None)
+    if own:
+        for name, measure in (("all samples", "auroc"), ("inside", MEASURE)):
+            lead = own.mean(measure) - federation.free.mean(measure)
+            yield f"{federation.name}, Ditto over FedAvg, {name}", lead.points()
 
 
 def draw(figure: Canvas, all_of: Sequence[Federation], budgets: Sequence[float | None]) -> None:
