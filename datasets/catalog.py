@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from datasets import cifar, files, images, natural, shakespeare, sources, tabular
 from datasets.cache import LocalCopy, Source, locate
 from datasets.dataset import Dataset, read_registered
-from datasets.description import Description, describe_content
+from datasets.description import Description, describe_content, describe_known
 from datasets.encoders import ENCODERS
 from datasets.errors import DataError, nearest
 from datasets.formats import (
@@ -305,25 +305,22 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
     return data
 
 
-def describe_file(name: str, **options: Any) -> Description:
-    """Describe a user's table: how its columns are read, and what must be set before it can be used.
+def describe_data(name: str, **options: Any) -> Description:
+    """Describe data: a user's table by its columns and what must be set before it can be used, others in short.
 
     Parameters
     ----------
     name, **options
-        As in `load`; the label may be left out.
+        As in `load`; the label of a file may be left out.
 
     Raises
     ------
     DataError
-        If it is no file, an option is unknown, or the file cannot be cut into columns.
+        If an option is unknown, a file cannot be cut into columns, or the data are not here.
     """
     name, address = _addressed(name, options)
     if name not in SUFFIXES:
-        raise DataError(
-            f"{name!r} is a data set of the list, which docs/data.md describes; give a file, as in "
-            "csv:FILE?label=COLUMN"
-        )
+        return describe_known(load(name, **address))
     for key in address:
         if key not in _allowed(name):
             raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, _allowed(name))}")

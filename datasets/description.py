@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -157,24 +157,32 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
         describe_column(name, table.get(name), content, roles, widths[name] if dataset is not None else None)
         for name in content.columns
     ) + tuple(_describe_arrays(name, arrays, roles) for name, arrays in content.arrays.items())
-    facts = _facts(dataset, roles)
-    return Description(
+    read = Description(
         source=f"{kind}:{path.name}",
         rows=content.rows,
-        used=0 if dataset is None else len(dataset),
         columns=columns,
-        features=0 if dataset is None else dataset.x[0].numel(),
-        summary=tuple(summary(dataset, roles))
-        if dataset is not None
-        else (f"{path.name}: {content.rows} rows, {len(columns)} columns, not usable as it is",),
+        summary=(f"{path.name}: {content.rows} rows, {len(columns)} columns, not usable as it is",),
         problems=tuple(problems),
         warnings=tuple(warnings),
-        classes=facts.get("classes", {}),
-        positive=dataset.classes[1] if dataset is not None and len(dataset.classes) == 2 else "",
-        groups=facts.get("groups", {}),
-        clients=facts.get("clients", {}),
-        users=facts.get("users", {}),
     )
+    return read if dataset is None else replace(read, **_of_samples(dataset, roles))
+
+
+def describe_known(dataset: Dataset) -> Description:
+    """Describe a data set that is no user's table: its samples, without columns."""
+    return Description(source=dataset.name, rows=len(dataset), columns=(), **_of_samples(dataset, Roles()))
+
+
+def _of_samples(dataset: Dataset, roles: Roles) -> dict[str, Any]:
+    """Return the fields of a description that tell what has become of a table."""
+    facts = _facts(dataset, roles)
+    return {
+        "used": len(dataset),
+        "features": dataset.x[0].numel(),
+        "summary": tuple(summary(dataset, roles)),
+        "positive": dataset.classes[1] if len(dataset.classes) == 2 else "",
+        **{name: facts.get(name, {}) for name in ("classes", "groups", "clients", "users")},
+    }
 
 
 def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]:
@@ -382,7 +390,7 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
         if parts
         else f"each has {' x '.join(f'{length:,}' for length in dataset.x.shape[1:])} numbers"
     )
-    lines = [f"{dataset.name.partition(':')[2]}: {len(dataset):,} rows; {made}"]
+    lines = [f"{dataset.name.partition(':')[2] or dataset.name}: {len(dataset):,} rows; {made}"]
     label = " ".join(filter(None, ["label", roles.label]))
     if classes := facts.get("classes"):
         positive = f"; {dataset.classes[-1]} is positive" if len(classes) == 2 else ""
@@ -393,7 +401,8 @@ def summary(dataset: Dataset, roles: Roles) -> list[str]:
             f"{dataset.y.mean():z.4g}"
         )
     if groups := facts.get("groups"):
-        lines.append(f"groups by {' & '.join(as_list(roles.sensitive))}: {_most(groups)}")
+        by = f" by {' & '.join(as_list(roles.sensitive))}" if roles.sensitive else ""
+        lines.append(f"groups{by}: {_most(groups)}")
     if clients := facts.get("clients"):
         lines.append(f"clients by {dataset.client}: {len(clients)}, {_most(clients)}")
     if users := facts.get("users"):

@@ -28,6 +28,8 @@ def describe_command(args: argparse.Namespace) -> int:
         return int(bool(found.problems))
     for line in found.summary:
         out.print(line, markup=False)
+    if not found.columns:
+        return 0
     print_rows([_row(column) for column in found.columns], f"columns of {found.source}", ("why", "missing"))
     for heading, lines in (("to be set", found.problems), ("to look at", found.warnings)):
         for line in lines:

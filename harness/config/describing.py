@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets.catalog import describe_file
+from datasets.catalog import describe_data
 from datasets.description import Description
 from harness.config.fields import DataSpec
 from harness.config.settings import checked
@@ -27,7 +27,7 @@ LOADED_AFTERWARDS = {
 def describe(
     data: str | Path | Mapping[str, Any], *, task: Literal["classification", "regression"] | None = None
 ) -> Description:
-    """Describe a table in a file of one's own, like ``python -m harness data describe``.
+    """Describe data, a table in a file of one's own by its columns, like ``python -m harness data describe``.
 
     Parameters
     ----------
@@ -59,4 +59,4 @@ def describe(
         task = task or ("regression" if named == "regression" else None)
     spec = checked("data", lambda: DataSpec.model_validate(section))
     options = spec.model_dump(exclude_none=True, exclude=LOADED_AFTERWARDS)
-    return describe_file(**options, task=task)
+    return describe_data(**options, task=task)

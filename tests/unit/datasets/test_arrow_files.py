@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from datasets.federation import federate
 from datasets.partition import Iid, Natural
@@ -406,7 +406,7 @@ def test_saved_images_are_the_input(tmp_path, cache):
     data = load(pictures(tmp_path / "saved", hsf=pa.array([1] * 8)))
     assert data.x.shape == (8, 1, 2, 3) and np.allclose(data.x[:2, 0, 0, 0], [0, 0.2])
     assert data.classes == ("a", "b") and data.columns["writer_id"].tolist() == ["w0"] * 4 + ["w1"] * 4
-    found = describe_file(pictures(tmp_path / "saved", hsf=pa.array([1] * 8)))
+    found = describe_data(pictures(tmp_path / "saved", hsf=pa.array([1] * 8)))
     assert found.warnings[0] == "beside the input 'image', 'hsf' are no features"
     assert {one.name: one.role for one in found.columns} == {
         "character": "label",

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import harness
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from harness.__main__ import main
 
@@ -37,7 +37,7 @@ def test_a_description_counts_what_reading_makes(patients):
     rows = np.arange(ROWS)
     sites = np.array(["Aalen", "Bonn", "Ulm"])[rows % 3]
     address = patients("label=ill&sensitive=sex&client=site&user=id", site=sites, id=rows // 2)
-    found = describe_file(address)
+    found = describe_data(address)
     assert (found.rows, found.used, found.problems) == (60, 60, ())
     assert (found.classes, found.positive) == ({"no": 48, "yes": 12}, "yes")
     assert (found.groups, found.clients) == ({"f": 40, "m": 20}, {"Aalen": 20, "Bonn": 20, "Ulm": 20})
@@ -59,7 +59,7 @@ def test_everything_to_set_is_said_at_once(patients):
     """Reading stops at the first of them."""
     commas = [f"{row},5" for row in range(ROWS)]
     holes = [1.0, None] * (ROWS // 2)
-    found = describe_file(patients("drop=age", size=commas, weight=commas, dose=holes))
+    found = describe_data(patients("drop=age", size=commas, weight=commas, dose=holes))
     said = "\n".join(found.problems)
     for word in (
         "'size' is text",
@@ -76,7 +76,7 @@ def test_everything_to_set_is_said_at_once(patients):
 def test_nothing_is_logged_and_every_warning_is_told(patients, caplog):
     """Fourteen columns of codes: a run says ten of them."""
     codes = {f"c{place}": [-999, *range(place, ROWS - 1 + place)] for place in range(14)}
-    found = describe_file(patients(**codes))
+    found = describe_data(patients(**codes))
     assert len([line for line in found.warnings if "-999" in line]) == 14
     assert column(found, "c3").codes == {"-999": 1}
     assert not caplog.text
@@ -84,7 +84,7 @@ def test_nothing_is_logged_and_every_warning_is_told(patients, caplog):
 
 def test_the_same_warning_is_said_again_by_a_run(patients, caplog):
     address = patients(still=7)
-    assert any("'still' is 7 in every row" in line for line in describe_file(address).warnings)
+    assert any("'still' is 7 in every row" in line for line in describe_data(address).warnings)
     load(address)
     assert "'still' is 7 in every row and says nothing; leave it out with drop=still" in caplog.text
 
@@ -92,7 +92,7 @@ def test_the_same_warning_is_said_again_by_a_run(patients, caplog):
 def test_columns_that_say_the_same_are_named(patients):
     """Text says the same under other names, numbers only where they are equal; ids say nothing of each other."""
     rows = np.arange(ROWS)
-    found = describe_file(
+    found = describe_data(
         patients(
             gender=np.where(rows % 3, "woman", "man"),
             years=20 + rows % 50,
@@ -111,24 +111,26 @@ def test_columns_that_say_the_same_are_named(patients):
 @pytest.mark.parametrize(("code", "told"), [(-9, True), (-9.5, False), (9, False)])
 def test_the_only_negative_number_may_be_a_code(patients, code, told):
     """-9 is nearer to ages of 20 to 69 than these to each other."""
-    found = describe_file(patients(size=[code, *range(20, 19 + ROWS)]))
+    found = describe_data(patients(size=[code, *range(20, 19 + ROWS)]))
     assert any("far from its other numbers" in line for line in found.warnings) == told
 
 
 def test_words_for_missing_are_counted(patients):
-    found = describe_file(patients(job=["unknown", "n/a", "cook", "nurse"] * (ROWS // 4)))
+    found = describe_data(patients(job=["unknown", "n/a", "cook", "nurse"] * (ROWS // 4)))
     assert column(found, "job").codes == {"unknown": 15, "n/a": 15}
 
 
 def test_dates_are_told(patients):
-    found = describe_file(patients(day=["2024-03-01", "2024-03-02", "2024-04-01"] * 20))
+    found = describe_data(patients(day=["2024-03-01", "2024-03-02", "2024-04-01"] * 20))
     assert column(found, "day").kind == "dates as text"
     assert column(found, "day").values == "2024-03-01 to 2024-04-01"
 
 
-def test_data_of_the_list_are_refused():
-    with pytest.raises(DataError, match="data set of the list, which"):
-        describe_file("breast-cancer")
+def test_data_of_the_list_are_described_without_columns():
+    found = describe_data("breast-cancer")
+    assert (found.rows, found.used, found.features, found.columns) == (569, 569, 30, ())
+    assert found.classes == {"malignant": 212, "benign": 357} and found.positive == "benign"
+    assert found.summary[0].startswith("breast-cancer: 569 rows; 30 features from 30 columns: ")
 
 
 def test_the_command_says_what_python_returns(patients, capsys):
@@ -168,7 +170,7 @@ def test_a_run_begins_with_its_table(patients, tmp_path, capsys):
 )
 def test_points_before_three_digits_may_part_thousands(patients, count, told):
     """Platelets of 91,121 would be read as 91.1; numbers below one, or with other decimals, have decimals."""
-    found = describe_file(patients(platelets=count * (ROWS // 3)))
+    found = describe_data(patients(platelets=count * (ROWS // 3)))
     lines = [line for line in found.warnings if "thousands=.&decimal=," in line]
     assert len(lines) == told
     assert all("'platelets'" in line and "449.871" in line for line in lines)
@@ -177,7 +179,7 @@ def test_points_before_three_digits_may_part_thousands(patients, count, told):
 def test_a_client_of_one_class_is_named(patients):
     """Every fifth row is ill, from the first; Ulm has the four rows between two of them."""
     site = np.where(np.isin(np.arange(ROWS), [1, 2, 3, 4]), "Ulm", "Bonn")
-    found = describe_file(patients("label=ill&client=site", site=site))
+    found = describe_data(patients("label=ill&client=site", site=site))
     (line,) = [line for line in found.warnings if "one class only" in line]
     assert line.startswith("1 of 2 clients have one class only, such as 'Ulm', with 4 rows of 'no'")
 
@@ -190,21 +192,21 @@ def test_a_file_in_another_encoding_floods_no_terminal(patients, tmp_path):
     with pytest.raises(
         DataError, match=r"characters, which begins with .* are delimiter and encoding right"
     ) as e:
-        describe_file(address)
+        describe_data(address)
     assert len(str(e.value)) < 400
 
 
 def test_a_header_alone_is_described_as_no_rows(tmp_path):
     """Each column was called empty, with the advice to leave it out."""
     (tmp_path / "empty.csv").write_text("age,ill\n")
-    assert describe_file(f"csv:{tmp_path / 'empty.csv'}?label=ill").problems == (
+    assert describe_data(f"csv:{tmp_path / 'empty.csv'}?label=ill").problems == (
         "there is no row below the header",
     )
 
 
 def test_a_zero_has_no_sign(tmp_path):
     (tmp_path / "zero.csv").write_text("x,y\n" + "-0.0,a\n3,b\n" * 4)
-    assert column(describe_file(f"csv:{tmp_path / 'zero.csv'}?label=y"), "x").values == "0 to 3, mean 1.5"
+    assert column(describe_data(f"csv:{tmp_path / 'zero.csv'}?label=y"), "x").values == "0 to 3, mean 1.5"
 
 
 def test_a_class_of_hardly_any_row_is_mentioned(tmp_path):
@@ -212,9 +214,9 @@ def test_a_class_of_hardly_any_row_is_mentioned(tmp_path):
     path = tmp_path / "ward.csv"
     rows = [f"{n},{('ja', 'nein')[n % 2]},{('m', 'f')[n % 2]}" for n in range(300)]
     path.write_text("\n".join(["age,ill,sex", *rows, "7,jaa,9"]))
-    warnings = " ".join(describe_file(f"csv:{path}?label=ill&sensitive=sex").warnings)
+    warnings = " ".join(describe_data(f"csv:{path}?label=ill&sensitive=sex").warnings)
     assert "the value 'jaa' of the column 'ill' is a class of its own with 1 of 301 rows" in warnings
     assert "map.ill.jaa=VALUE" in warnings and "na=jaa" in warnings
     assert "the value '9' of the column 'sex' is a group of its own" in warnings
     path.write_text("\n".join(["age,ill,sex", *rows]))
-    assert "of its own" not in " ".join(describe_file(f"csv:{path}?label=ill&sensitive=sex").warnings)
+    assert "of its own" not in " ".join(describe_data(f"csv:{path}?label=ill&sensitive=sex").warnings)

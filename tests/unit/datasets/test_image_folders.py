@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from datasets import decoding
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from tests.support.runs import clients_of_a_run
 
@@ -93,7 +93,7 @@ def test_train_and_test_are_official_splits(hospitals):
 
 
 def test_a_description_shows_the_images(hospitals):
-    found = describe_file(f"images:{hospitals}?positive=ill")
+    found = describe_data(f"images:{hospitals}?positive=ill")
     assert not found.problems and found.clients == {"Aalen": 6, "Bonn": 6}
     assert {one.name: one.kind for one in found.columns} == {
         "client": "text",

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from datasets.texts import SYMBOL_NAMES, WORDS
 from tests.support.runs import clients_of_a_run
@@ -129,7 +129,7 @@ def test_the_digest_covers_each_file_and_its_split(tmp_path):
 
 
 def test_a_description_names_what_users_have(tmp_path):
-    found = describe_file(f"leaf:{written(tmp_path / 'a.json', digits(3, 2))}")
+    found = describe_data(f"leaf:{written(tmp_path / 'a.json', digits(3, 2))}")
     assert not found.problems and found.features == 784 and found.clients == {"f0": 3, "f1": 2}
     kinds = {one.name: (one.role, one.kind, one.values) for one in found.columns}
     assert kinds["x"] == ("input", "images", "1 x 28 x 28")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from harness.config.describing import describe
 from harness.config.fields import DataSpec
@@ -166,7 +166,7 @@ def test_columns_left_out_are_described_in_their_order(hospitals):
 def test_a_code_of_one_column_is_missing_there_alone(hospitals):
     frame = pd.read_csv(hospitals / "c.csv")
     frame.assign(age=99, smoker=["99", "yes", "no", "no"] * 5).to_csv(hospitals / "c.csv", index=False)
-    found = describe_file(f"csv:{hospitals / 'c.csv'}?label=ill&map.smoker.99=&missing=fill")
+    found = describe_data(f"csv:{hospitals / 'c.csv'}?label=ill&map.smoker.99=&missing=fill")
     assert {column.name: column.missing for column in found.columns if column.missing} == {"smoker": 5}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.catalog import describe_file, load
+from datasets.catalog import describe_data, load
 from datasets.errors import DataError
 from datasets.examples import parse_example
 from tests.support.runs import clients_of_a_run
@@ -131,7 +131,7 @@ def test_colors_come_last_in_files(tmp_path):
     path = database(tmp_path / "cifar.sqlite", rows)
     data = load(f"tff:{path}?label=coarse_label")
     assert data.x.shape == (2, 3, 32, 32) and np.allclose(data.x[0, :, 0, 0], [1, 0, 0.2])
-    found = describe_file(f"tff:{path}")
+    found = describe_data(f"tff:{path}")
     assert {one.name: one.role for one in found.columns} == {
         "coarse_label": "left out",
         "label": "label",
