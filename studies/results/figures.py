@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
+from harness.report.tables.columns import NONE
+
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -56,7 +58,7 @@ class Figure:
     def forms(self) -> tuple[str, ...]:
         """The ways in which a sentence may write it: with interval, without, and without its sign."""
         short = self.text.partition(" [")[0]
-        return self.text, short, short.lstrip(f"+{MINUS}")
+        return self.text, short, short.lstrip(f"{NONE} +{MINUS}")
 
     def without_interval(self) -> Figure:
         """Write it without its interval."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.report.tables.columns import NONE
 from studies.results.boards import Boards, Row
 from studies.results.drawing import budget
 from studies.results.federations import Federation, federations
@@ -27,6 +29,7 @@ class Comparison(NamedTuple):
     federation: str
     method: str
     epsilon: float | None
+    change: Figure
     verdict: str
     size: float
 
@@ -46,15 +49,18 @@ def page(boards: Boards) -> Page:
         list({each.board.suite: each.board for each in trusting}.values()),
         size=(7.5, 0.27 * len(tallies) + 1.8),
     )
-    rows: Cells = {}
     for name, by_budget in tallies.items():
-        cells: dict[str, Figure | str] = {"bytes a round": Figure(sizes[name], text=f"{sizes[name]:.2g}")}
         for epsilon, verdicts in by_budget.items():
-            cells[budget(epsilon)] = " / ".join(str(verdicts[verdict]) for verdict in VERDICTS)
             for verdict in VERDICTS:
                 made.figures[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
-        rows[name] = cells
-    made.table("table", " / ".join(VERDICTS), ["bytes a round", *map(budget, budgets)], rows)
+    rows: Cells = {}
+    for one in sorted(compared, key=lambda one: list(methods).index(one.method)):
+        points = one.change.points()
+        cells = rows.setdefault(f"{one.method}, {one.federation}", {})
+        cells["bytes a round"] = Figure(one.size, text=f"{one.size:.2g}")
+        level = one.verdict == LEVEL
+        cells[budget(one.epsilon)] = replace(points, text=f"{NONE} {points.text}") if level else points
+    made.table("table", "method, data", ["bytes a round", *map(budget, budgets)], rows)
     for each in trusting:
         for epsilon in budgets[1:]:
             if (apart := twins(each, epsilon)) is not None:
@@ -78,7 +84,7 @@ def comparisons(federations: Sequence[Federation], budgets: Sequence[float | Non
                 change = row.paired()
                 if change is not None and row["algorithm"] != TWIN:
                     verdict = decide(change, resolution(each, row))
-                    yield Comparison(each.name, row.name, epsilon, verdict, relative_bytes(each, row))
+                    yield Comparison(each.name, row.name, epsilon, change, verdict, relative_bytes(each, row))
 
 
 def twins(federation: Federation, epsilon: float | None) -> Figure | None:
