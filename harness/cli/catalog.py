@@ -10,13 +10,12 @@ from typing import Any
 from harness.cli.arguments import one_thread, spec_from
 from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError, counted, unknown
-from harness.models import MODELS
+from harness.core.registry import UserError, counted
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.federations import make_federation
 from harness.storage.files import output
-from harness.testing.checks import audit_setup, check_named
+from harness.testing.checks import audit_setup, check_named, require_checked
 
 
 def draw_command(given: argparse.Namespace) -> int:
@@ -39,8 +38,7 @@ def check_command(given: argparse.Namespace) -> int:
     """Print the results of conformance checks."""
     one_thread()
     for name in given.names:
-        if name not in ALGORITHMS and name not in MODELS:
-            raise unknown("algorithm or model", name, [*ALGORITHMS, *MODELS])
+        require_checked(name)
     rows = []
     for name in given.names or ALGORITHMS:
         own = check_named(name)

@@ -12,15 +12,25 @@ from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check
 from harness.testing.conformance_models import check_model
 from harness.testing.transcript_audit import audit_transcript, of_setup
+from privacy.own_mechanism import MECHANISMS
 
 
 def check_named(name: str) -> list[dict[str, Any]]:
     """Return a row for each conformance check of an algorithm or a model; raise `UserError` if it is neither."""
     if name in ALGORITHMS:
         return check(ALGORITHMS[name])
-    if name in MODELS:
-        return check_model(name)
-    raise unknown("algorithm or model", name, [*ALGORITHMS, *MODELS])
+    require_checked(name)
+    return check_model(name)
+
+
+def require_checked(name: str) -> None:
+    """Raise `UserError` unless a name is that of an algorithm or a model."""
+    if name in MECHANISMS:
+        raise UserError(
+            f"check: {name} is a mechanism; audit tests its noise in a run, as with --set privacy.mechanism={name}"
+        )
+    if name not in ALGORITHMS and name not in MODELS:
+        raise unknown("algorithm or model", name, [*ALGORITHMS, *MODELS])
 
 
 def audit_setup(setup: Setup, trials: int, canaries: int) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from harness.cli.parser import main
 from harness.core.registry import UserError
 from harness.models import model
 from harness.testing.conformance_models import check_model
+from privacy.own_mechanism import MECHANISMS
 
 pytestmark = pytest.mark.usefixtures("registries")
 
@@ -78,3 +79,9 @@ def test_the_command_takes_models_by_name(capsys):
     assert "headed: 6 of 6 checks passed" in capsys.readouterr().out
     assert main(["check", "heeded"]) == 2
     assert "unknown algorithm or model 'heeded'" in capsys.readouterr().err
+
+
+def test_a_mechanism_is_sent_to_the_audit(monkeypatch, capsys):
+    monkeypatch.setitem(MECHANISMS, "secant", object())
+    assert main(["check", "secant"]) == 2
+    assert "secant is a mechanism; audit tests its noise" in capsys.readouterr().err
