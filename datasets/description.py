@@ -201,7 +201,7 @@ def _cells(content: Content, roles: Roles) -> tuple[dict[str, Cells], list[str]]
         if not roles.uses(name) or kind == "text":
             continue
         tells_apart = name in role_columns
-        if problem := kind_problem(name, table[name], tells_apart=tells_apart, typed=content.typed):
+        if problem := kind_problem(name, table[name], content, tells_apart=tells_apart):
             problems.append(problem)
         if content.rows and table[name].missing.all():
             problems.append(f"the column {name!r} is empty; leave it out with drop={name}")

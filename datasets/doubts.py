@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.encoding import Cells
+from datasets.encoding import Cells, Content
 from datasets.errors import DataError, warn
 from datasets.formats import Reading
 from datasets.numerals import values_of
@@ -46,7 +46,7 @@ SENTINELS = frozenset(
 
 
 def check_column_kinds(
-    path: Path, table: Mapping[str, Cells], roles: Collection[str], *, typed: bool
+    path: Path, table: Mapping[str, Cells], roles: Collection[str], content: Content
 ) -> None:
     """Refuse text that is numbers but for how some are written, and codes that merge as numbers.
 
@@ -58,8 +58,8 @@ def check_column_kinds(
         Columns that may be text or numbers.
     roles : collection of str
         Columns that tell samples apart.
-    typed : bool
-        Whether the file itself says what is text. Then a column of plain numbers may be.
+    content : Content
+        What was read of the file. If it says itself what is text, a column of plain numbers may be.
 
     Raises
     ------
@@ -67,11 +67,11 @@ def check_column_kinds(
         If there is such a column.
     """
     for name, cells in table.items():
-        if problem := kind_problem(name, cells, tells_apart=name in roles, typed=typed):
+        if problem := kind_problem(name, cells, content, tells_apart=name in roles):
             raise DataError(f"{path}: {problem}")
 
 
-def kind_problem(name: str, cells: Cells, *, tells_apart: bool, typed: bool) -> str:
+def kind_problem(name: str, cells: Cells, content: Content, *, tells_apart: bool) -> str:
     """Return why a column is refused as it is read, and what to set; empty if it is not."""
     if cells.numeric:
         if len(cells.codes) > 1 and tells_apart:
@@ -85,7 +85,7 @@ def kind_problem(name: str, cells: Cells, *, tells_apart: bool, typed: bool) -> 
             f"most of the column {name!r} is dates, but {cells.undated}; correct it, give na with that text if "
             f"it stands for nothing, or set text={name}"
         )
-    counts = Counter(cells.values[~cells.missing].tolist())
+    counts = dict(Counter(cells.values[~cells.missing].tolist()).most_common())
     rest = {value: count for value, count in counts.items() if not stands_for_nothing(value)}
     numeric = {value: match for value in rest if (match := _number_match(value))}
     units = Counter(match["unit"] or "" for match in numeric.values())
@@ -95,8 +95,10 @@ def kind_problem(name: str, cells: Cells, *, tells_apart: bool, typed: bool) -> 
     if len(numeric) < FEW_UNITS and all(map(BOUND.fullmatch, numeric)):  # classes such as <30, >30
         numeric = {}
     most = 2 * sum(rest[value] for value in numeric) > sum(rest.values()) or 2 * len(numeric) > len(rest)
-    plain = typed and len(numeric) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
-    return _advice(name, counts, numeric) if most and not plain else ""
+    unread = [np.isnan(values_of([*counts], reading)) for reading in (Reading(), content.reading)]
+    is_plain = dict(zip(counts, ~np.logical_and(*unread), strict=True))
+    said = content.typed and len(numeric) == len(counts) and all(is_plain.values())
+    return _advice(name, is_plain, numeric) if most and not said else ""
 
 
 def stands_for_nothing(value: str) -> bool:
@@ -110,10 +112,12 @@ def _number_match(value: str) -> re.Match[str] | None:
     return None if DATE.fullmatch(value) else WRITTEN.fullmatch(bound["number"] if bound else value)
 
 
-def _advice(name: str, counts: Counter[str], numeric: Collection[str]) -> str:
-    """Return what to set so that a column of text becomes numbers."""
-    plain = dict(zip(counts, ~np.isnan(values_of([*counts], Reading())), strict=True))
-    odd = [value for value, _ in counts.most_common() if not plain[value]]
+def _advice(name: str, is_plain: Mapping[str, bool], numeric: Collection[str]) -> str:
+    """Return what to set so that a column of text becomes numbers.
+
+    ``is_plain`` says of the values, the most frequent first, which are numbers as the file is read, or to us.
+    """
+    odd = [value for value, plain in is_plain.items() if not plain]
     others = [value for value in odd if value not in numeric]
     option, numbers = _way_of_writing([value for value in odd if value in numeric])
     signs = [value for value in odd if value in numeric and value not in numbers]
@@ -132,13 +136,13 @@ def _advice(name: str, counts: Counter[str], numeric: Collection[str]) -> str:
         )
         advice.append(f"take signs such as that of {signs[0]!r} out of the file{few}")
     if not advice:  # numbers to us, and not by the signs that were set
-        grouped = all(re.fullmatch(r"\d{1,3}(\.\d{3})+", value) for value in counts)
+        grouped = all(re.fullmatch(r"\d{1,3}(\.\d{3})+", value) for value in is_plain)
         advice.append(
             "set thousands=. if that separates groups of three digits"
             if grouped
             else "set decimal and thousands as these are written"
         )
-    examples = ", ".join(map(repr, [*others[:2], *numbers[:2], *signs[:2]][:4] or list(counts)[:3]))
+    examples = ", ".join(map(repr, [*others[:2], *numbers[:2], *signs[:2]][:4] or list(is_plain)[:3]))
     return (
         f"the column {name!r} is text, but most of it looks like numbers (among them {examples}): "
         f"{'; '.join(advice)}; or set text={name} if it really is text"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from datasets.arrays import Arrays, Encoded
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
+from datasets.formats import Reading
 from datasets.labels import check_spelling, positive_last, relabel
 from datasets.limits import check_cells
 
@@ -72,6 +73,8 @@ class Content(NamedTuple):
         Name to what makes a column whose cells are images, vectors or signs.
     usual : Mapping[str, str]
         Columns of the roles ``label``, ``client`` and ``input`` where the format names them.
+    reading : Reading
+        How it writes numbers, dates and missing cells; of several files that of none.
     """
 
     columns: Mapping[str, Callable[[Kind], Cells]]
@@ -82,6 +85,7 @@ class Content(NamedTuple):
     note: str = ""
     arrays: Mapping[str, Callable[[], Arrays]] = MappingProxyType({})
     usual: Mapping[str, str] = MappingProxyType({})
+    reading: Reading = Reading()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
     table = roles.cells(path, content)
     role_columns, texts = {label, *roles.roles_beside_label, roles.input}, roles.texts
     checked = {name: cells for name, cells in table.items() if name not in {roles.user, roles.input, *texts}}
-    check_column_kinds(path, checked, role_columns, typed=content.typed)
+    check_column_kinds(path, checked, role_columns, content)
     table, complete = _treat_missing(path, table, label, roles.user, policies)
     numbers = roles.task == "regression"
     features = {name: cells for name, cells in table.items() if name not in role_columns | roles.not_features}

@@ -204,7 +204,7 @@ def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[
         if column in columns:
             expected = [value for value in own_maps.get(column, {}) if value != REST]
             columns[column] = partial(_mapped, where, column, columns[column], values, expected, plain)
-    return content._replace(columns=columns)
+    return content._replace(columns=columns, reading=plain)
 
 
 def _mapped(
@@ -324,7 +324,7 @@ def _stacked(name: str, parts: Sequence[Part], is_label: bool, kind: Kind) -> Ce
     if len(numeric) > 1:
         number = next(part for part, one in zip(parts, cells, strict=True) if one.numeric)
         part, text = next((part, one) for part, one in zip(parts, cells, strict=True) if not one.numeric)
-        problem = kind_problem(name, text, tells_apart=False, typed=part.content.typed)
+        problem = kind_problem(name, text, part.content, tells_apart=False)
         words = dict.fromkeys(text.values[~text.missing].tolist())
         examples = ", ".join(map(repr, list(words)[:3]))
         raise DataError(

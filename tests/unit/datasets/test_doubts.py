@@ -208,3 +208,11 @@ def test_points_between_thousands_are_named_once_the_decimal_sign_is_set(read):
     assert read(cells, decimal=",", thousands=".").features == ("x", "w")
     with pytest.raises(DataError, match="set decimal and thousands as these are written"):
         read([f"{n}.7" for n in range(60)], decimal=",")
+
+
+def test_a_sign_that_is_set_is_not_asked_for_again(read):
+    """Of numbers with a decimal comma and one code, the code alone is left to set."""
+    cells = [f"{n},5" for n in range(60)]
+    with pytest.raises(DataError) as error:
+        read([*cells, "k.A."], decimal=",")
+    assert "set na=k.A." in str(error.value) and "decimal" not in str(error.value)
