@@ -165,7 +165,17 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
         problems=tuple(problems),
         warnings=tuple(warnings),
     )
-    return read if dataset is None else replace(read, **_of_samples(dataset, roles))
+    if dataset is None:
+        return read
+    found = replace(read, **_of_samples(dataset, roles))
+    if several := found.users.get("scattered", 0):
+        line = (
+            f"{several:,} users of column {roles.user!r} have samples at several clients, which privacy of users "
+            "refuses. If they are different people with one name, tell them apart by map, as in map: "
+            f"{{{roles.user}: {{'*': 'B*'}}}} of one file"
+        )
+        return replace(found, warnings=(*found.warnings, line))
+    return found
 
 
 def describe_known(dataset: Dataset) -> Description:

@@ -43,6 +43,7 @@ def test_a_description_counts_what_reading_makes(patients):
     assert (found.groups, found.clients) == ({"f": 40, "m": 20}, {"Aalen": 20, "Bonn": 20, "Ulm": 20})
     assert found.users == {"users": 30, "fewest": 2, "most": 2, "scattered": 30}
     assert "30 of them at several clients" in " ".join(found.summary)
+    assert "30 users of column 'id' have samples at several clients, which privacy" in found.warnings[-1]
     assert found.features == load(address).x.shape[1] == 3
     assert [(one.name, one.role, one.features) for one in found.columns] == [
         ("age", "feature", 1),
