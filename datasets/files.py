@@ -220,9 +220,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         encoded=as_list(roles.encode),
         made=made,
     )
-    warn(path, _one_class(dataset, roles.client))
-    for name in (*([] if numbers else [label]), *as_list(roles.sensitive)):
-        warn(path, _rare_values(name, table[name], "class" if name == label else "group"))
+    warn(path, [*_one_class(dataset, roles.client), *_rare_values(table, label, roles, numbers)])
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(
         dataset,
@@ -267,20 +265,22 @@ def _one_class(dataset: Dataset, client: str) -> list[str]:
     ]
 
 
-def _rare_values(name: str, cells: Cells, what: str) -> list[str]:
-    """Return a line about values of the label or of groups, of three or more, that hardly any row has."""
-    counts = Counter(cells.values.tolist())
-    rare = [value for value, count in counts.items() if count < RARE * len(cells.values)]
-    if len(counts) < 3 or not rare:
-        return []
-    first, rows = rare[0], counts[rare[0]]
-    shown = f"{first:.15g}" if cells.numeric else first
-    others = f", like {len(rare) - 1} more values," if len(rare) > 1 else ""
-    return [
-        f"the value {shown!r} of the column {name!r}{others} is a {what} of its own with {rows} of "
-        f"{len(cells.values)} rows: if it is another spelling, set map.{name}.{shown}=VALUE, and if it stands for "
-        f"nothing, na={shown}"
-    ]
+def _rare_values(table: Mapping[str, Cells], label: str, roles: Roles, numbers: bool) -> list[str]:
+    """Return a line for each column of classes or groups, of three or more, of which one has hardly any row."""
+    lines = []
+    for name in (*([] if numbers else [label]), *as_list(roles.sensitive)):
+        counts, rows = Counter(table[name].values.tolist()), len(table[name].values)
+        rare = [value for value, count in counts.items() if count < RARE * rows]
+        if len(counts) < 3 or not rare:
+            continue
+        shown = f"{rare[0]:.15g}" if table[name].numeric else rare[0]
+        others = f", like {len(rare) - 1} more values," if len(rare) > 1 else ""
+        lines.append(
+            f"the value {shown!r} of the column {name!r}{others} is a {'class' if name == label else 'group'} of "
+            f"its own with {counts[rare[0]]} of {rows} rows: if it is another spelling, set "
+            f"map.{name}.{shown}=VALUE, and if it stands for nothing, na={shown}"
+        )
+    return lines
 
 
 def _warn_of_unused(path: Path, roles: Roles, content: Content) -> None:

@@ -116,18 +116,17 @@ def leaderboard(
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
-    changes = [gaps(cells), privacy_changes(cells, by, resolution.procedures)]
-    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), *changes]
+    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
+    parts.append(privacy_changes(cells, by, resolution.procedures))
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]
     frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
-    frame["ranked_by"] = by
-    frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
+    frame = frame.assign(ranked_by=by, bytes_relative=relative_bytes(cells, by, baseline or REFERENCE))
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
     losses = -means if better_is_higher(by) else means
-    frame["pareto"] = _pareto(frame, cells, -frame["accuracy_mean"].astype(float) if by in COSTS else losses)
+    frame["pareto"] = _pareto(frame, cells, by, losses)
     if by == "eqopp":
         refuse_ranks(frame)
     return _ordered(typed(frame.astype(object)), losses)
@@ -347,9 +346,12 @@ def _ranks(cells: Sequence[Cell], means: pd.Series[Any], resolution: Resolution)
     return ranks
 
 
-def _pareto(frame: pd.DataFrame, cells: Sequence[Cell], losses: pd.Series[Any]) -> pd.Series[Any]:
-    """Return which cells no other of their task dominates; no privacy counts as infinite epsilon."""
-    costs = pd.DataFrame({"loss": losses})
+def _pareto(frame: pd.DataFrame, cells: Sequence[Cell], by: str, losses: pd.Series[Any]) -> pd.Series[Any]:
+    """Return which cells no other of their task dominates; no privacy counts as infinite epsilon.
+
+    Where a cost ranks, accuracy stands beside bytes and epsilon.
+    """
+    costs = pd.DataFrame({"loss": -frame["accuracy_mean"].astype("float64") if by in COSTS else losses})
     costs["bytes"] = [_mean(cell.values("bytes").values()) for cell in cells]
     costs["epsilon"] = frame["epsilon_total"].astype("float64").fillna(math.inf)
     costs = costs[frame["noise_cohort"].isna()].dropna().astype("float64")

@@ -99,7 +99,7 @@ class Subject:
 
     @property
     def task(self) -> str:
-        """What is predicted, by which model, from whose records, as a sentence."""
+        """The sentence that says what is predicted, by which model, and from whose records."""
         record = self.plain.records[0]
         held = {
             name: [int(n) for n in str(row).split()] for name, row in record.held.get("classes", {}).items()
