@@ -117,16 +117,16 @@ def leaderboard(
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
     parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
-    parts.append(privacy_changes(cells, by, resolution.procedures))
+    parts += [privacy_changes(cells, by, resolution.procedures)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]
     frame = pd.concat(parts, axis=1).reindex(columns=[*LEADERBOARD, *extra, *diagnostics])
-    frame = frame.assign(ranked_by=by, bytes_relative=relative_bytes(cells, by, baseline or REFERENCE))
+    frame["ranked_by"] = by
+    frame["bytes_relative"] = relative_bytes(cells, by, baseline or REFERENCE)
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
-    losses = -means if better_is_higher(by) else means
-    frame["pareto"] = _pareto(frame, cells, by, losses)
+    frame["pareto"] = _pareto(frame, cells, by, losses := -means if better_is_higher(by) else means)
     if by == "eqopp":
         refuse_ranks(frame)
     return _ordered(typed(frame.astype(object)), losses)
