@@ -220,7 +220,7 @@ def test_noise_of_the_systems_entropy_is_not_drawn_again(rows, data, tmp_path, c
     assert "cannot be drawn again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["lvfl", "frontier"])
+@pytest.mark.parametrize("name", ["fedreco", "mechanisms"])
 def test_tables_of_earlier_versions_say_that_they_cannot(name, capsys):
     table = REFERENCE / name / "leaderboard.csv"
     if table in REPEATABLE:

@@ -28,7 +28,7 @@ TABLED = ("FedAvg", "Ditto", "FedRep")
 
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
-    all_of = [each for each in federations(boards) if each.row("local", None)]
+    all_of = [each for each in federations(boards) if each.row("local", None) and each.row("ditto", None)]
     none, most, *_, least = usual_budgets(all_of)
     budgets = none, most, least
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
