@@ -34,9 +34,9 @@ from privacy.trade_off import accuracy_bound
 
 INSIDE = ("record", "user")  # units of which a client has several
 ALTERNATIVES = {  # what the data are compared with, by adjacency
-    "replace": "with any others in place of that {unit}'s",
-    "add-remove": "without that {unit}'s",
-    "zero-out": "with that {unit}'s counting as nothing; how many {unit}s there are is public",
+    "replace": "with any others in place of those of that {unit}",
+    "add-remove": "without those of that {unit}",
+    "zero-out": "with those of that {unit} counting as nothing; how many {unit}s there are is public",
 }
 NOT_ADDRESSED = "Not addressed by this report."
 WEAK = 0.95  # chance of a right guess above which a guarantee excludes next to nothing
@@ -149,9 +149,7 @@ def _deployment(subject: Subject) -> Answers:
     return {
         "Who may ask what?": "A training sends a fixed number of messages, all counted in ε. What is computed from "
         "them alone, such as the model of all, may be used without limit. Further trainings on the same data add "
-        "up."
-        + f" A model that a {subject.site} keeps to itself is not protected."
-        * (first.get("placement") != "local" or first.get("unit") not in INSIDE)
+        f"up; a model that a {subject.site} keeps to itself is outside of the promise, whatever ε stands beside it."
         + f" Predictions need new messages of the {subject.site}s, which are not counted."
         * ("protects" in first),
         "Whom must one trust?": _trusted(subject),
