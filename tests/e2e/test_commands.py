@@ -483,11 +483,11 @@ def test_runs_that_strict_makes_alike_are_one(capsys):
 def test_the_status_of_one_suite_leaves_the_others_out(tmp_path, capsys):
     out = str(tmp_path / "results")
     for name in ("one", "two"):
-        asked = ["--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0.5"]
+        asked = ["--spec", write_yaml(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0,0.5"]
         assert main(["sweep", *asked, "--name", name, "--jobs", "1", "--out", out]) == 0
     capsys.readouterr()
     assert main(["status", out, "--suite", "two", "--json"]) == 0
-    assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["two"]
+    assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["two", "two"]
     assert main(["status", out, "--suite", "three"]) == 2
     assert "no runs of suite three" in " ".join(capsys.readouterr().err.split())
 
