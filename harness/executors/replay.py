@@ -173,14 +173,14 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFrame:
     """Return the places where two runs or rows differ, with both values and their `difference`, the largest first.
 
-    Diagnostics are rounded when they are recorded: of their difference counts what rounding does not explain, and
-    at least `ROUNDED`.
+    Metrics that the record has nowhere are not compared. Diagnostics are rounded when they are recorded: of their
+    difference counts what rounding does not explain, and at least `ROUNDED`.
     """
     for name in LATER:
         if not recorded.index.str.startswith(name).any():
             repeated = repeated[~repeated.index.str.startswith(name)]
-    measured = {name for _, more, name in map(_metric, recorded.index) if more}
-    repeated = repeated[[not more or name in measured for _, more, name in map(_metric, repeated.index)]]
+    measured = {name for place in recorded.index if (name := _metric(place))}
+    repeated = repeated[[not (name := _metric(place)) or name in measured for place in repeated.index]]
     places = recorded.index.union(repeated.index, sort=False)
     frame = pd.DataFrame(
         {
@@ -195,9 +195,9 @@ def differences(recorded: pd.Series[Any], repeated: pd.Series[Any]) -> pd.DataFr
     return frame[frame["difference"] > 0].sort_values("difference", ascending=False, kind="stable")
 
 
-def _metric(place: str) -> tuple[str, str, str]:
-    """Return the parts of a place before and behind `METRICS`, the last of which is empty where it is no metric."""
-    return place.partition(METRICS)
+def _metric(place: str) -> str:
+    """Return the metric whose value is at a place; empty where it is none."""
+    return place.partition(METRICS)[2]
 
 
 def difference(a: Any, b: Any) -> float:

@@ -81,13 +81,9 @@ class Federation:
 
 
 def federations(boards: Boards) -> list[Federation]:
-    """Return the federations of all suites; those whose clients trust the server first, and the largest first.
-
-    Only those count whose intervals cover the search: what a search of few settings finds is luck.
-    """
+    """Return the federations of all suites; those whose clients trust the server first, and the largest first."""
     found = [each for suite in SUITES for each in of_suite(boards[suite])]
-    sure = [each for each in found if each.free["procedure_low"] is not None]
-    return sorted(sure, key=lambda each: (each.own_noise, each.board.suite != "natural", -each.clients))
+    return sorted(found, key=lambda each: (each.own_noise, each.board.suite != "natural", -each.clients))
 
 
 def of_suite(board: Board) -> list[Federation]:

@@ -112,10 +112,8 @@ def _guarantee(subject: Subject) -> Answers:
 def _algorithms(subject: Subject) -> Answers:
     """Answer how the guarantee is reached, what it costs and whom."""
     claims, first = subject.claims, subject.claims[0]
-    sampling, who = (
-        str(first.get("sampling")),
-        {unit: f"{subject.unit.capitalize()}s of a batch" for unit in INSIDE},
-    )
+    sampling, inside = str(first.get("sampling")), first.get("unit") in INSIDE
+    drawn = f"{subject.unit.capitalize()}s of a batch" if inside else "Participants"
     clips = [quantity(clip, 3) if isinstance(clip := own.get("clip"), float) else str(clip) for own in claims]
     noise = [quantity(claim.get("noise_multiplier"), 3) for claim in claims]
     search = subject.plain.records[0].search
@@ -124,7 +122,7 @@ def _algorithms(subject: Subject) -> Answers:
         "How is it reached?": f"What one {subject.unit} adds to a message is shortened to a norm of at most "
         f"{joined(clips)}; {of_user(first) or 'Gaussian noise is added: '}its "
         f"{'scale' if of_user(first) else 'standard deviation'} is {subject.by_budget(noise)} times what one "
-        f"{subject.unit} can change. {who.get(str(first.get('unit')), 'Participants')}: "
+        f"{subject.unit} can change. {drawn}: "
         f"{'known to all' if 'protects' in first else SAMPLINGS.get(sampling, sampling)}. Accountant: "
         f"{joined(str(own.get('accountant')) for own in claims)}.",
         "Which method learns?": f"{subject.plain.algorithm}{tuned}."
