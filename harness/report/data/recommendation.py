@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,9 @@ from harness.report.data.statistics import ALPHA
 
 POOLED, ALONE, COMMON = "everybody, from pooled data", "each client alone, nothing shared", "everybody"
 #: FedNova is FedAvg where all clients take equally many steps: what their rows differ by is luck of the procedure.
+#: The second is a control and no answer.
 SAME = ("fedavg", "fednova")
+BUDGET = ("dp_unit", "dp_placement", "dp_mechanism", "epsilon_asked")
 #: Columns that say which federation a row is of: bounds on them choose what the question is about.
 SCOPE = ("suite", "dataset", "partition", "clients")
 
@@ -243,7 +245,8 @@ def within_bounds(rows: Iterable[RatedRow], conditions: Sequence[Condition]) -> 
 def recommend(evidence: Evidence, conditions: Sequence[Condition]) -> Recommendation:
     """Return what satisfies the conditions on each federation.
 
-    Training on pooled data is no answer, as nothing is federated; it is a yardstick.
+    Training on pooled data is no answer, as nothing is federated; it is a yardstick. Nor is FedNova where it is
+    FedAvg under another name and both were run.
 
     Parameters
     ----------
@@ -272,7 +275,8 @@ def _answer(
     """Return the answer for a federation, given all of its rows."""
     sign = -1 if better_is_higher(evidence.by) else 1
     every = [row.row for row in rated]
-    federated = [row for row in rated if row.is_federated]
+    controls = [row["cell"] for pair in _pairs(every) for row in pair.values() if row["algorithm"] == SAME[1]]
+    federated = [row for row in rated if row.is_federated and row.key not in controls]
 
     def order(row: RatedRow) -> tuple[float, float, str]:
         return -row.share, sign * row.values[evidence.by], row.key
@@ -305,21 +309,22 @@ def _answer(
 
 def _luck(evidence: Evidence, best: Row, every: Sequence[Row]) -> float | None:
     """Return the largest difference of two rows that are one method, under the privacy of the best row."""
-    budget = ("dp_unit", "dp_placement", "dp_mechanism", "epsilon_asked")
-    setting = (*budget, "problem", "model", "alpha", "beta", "codec")
-    same = [
-        row
-        for row in every
-        if row["algorithm"] in SAME
-        and all(row[name] == best[name] for name in budget)
-        and _takes_equal_steps(row)
-    ]
     differences = []
-    for members in grouped(same, lambda row: tuple(row[name] for name in setting)).values():
-        values = {row["algorithm"]: evidence.value(row, evidence.by) for row in members}
-        if len(members) == len(values) == len(SAME):
-            differences.append(abs(values[SAME[0]] - values[SAME[1]]))
+    for pair in _pairs(every):
+        first, second = (evidence.value(row, evidence.by) for row in pair.values())
+        if all(pair[SAME[0]][name] == best[name] for name in BUDGET):
+            differences.append(abs(first - second))
     return max(differences, default=None)
+
+
+def _pairs(rows: Sequence[Row]) -> Iterator[dict[str, Row]]:
+    """Yield the two rows, by algorithm, of what is one method under two names, in each setting that has both."""
+    same = (row for row in rows if row["algorithm"] in SAME and _takes_equal_steps(row))
+    setting = (*BUDGET, "problem", "model", "alpha", "beta", "codec")
+    for members in grouped(same, lambda row: tuple(row[name] for name in setting)).values():
+        pair = {row["algorithm"]: row for row in members}
+        if len(members) == len(pair) == len(SAME):
+            yield pair
 
 
 def _takes_equal_steps(row: Row) -> bool:

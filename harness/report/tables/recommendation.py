@@ -62,6 +62,11 @@ def notes(answer: Recommendation) -> list[str]:
             f"{', '.join(alone)}: every client learns alone. Nothing is sent, so no bound on bytes excludes it; it "
             "has no model for clients without data."
         )
+    if answer.by == "auroc" and any(rated.row["model_for"] not in (None, COMMON) for rated in shown):
+        lines.append(
+            "AUROC over all samples credits models of each client's own, and clients alone, with knowing that "
+            "client's share of positives: compare them with one model for everybody by auroc_clients."
+        )
     nearest = [obstacle.nearest for obstacle in answer.obstacles]
     return [*lines, *filter(None, [extrapolation(rated.row["noise_cohort"] for rated in (*shown, *nearest))])]
 

@@ -325,3 +325,29 @@ def test_costs_rank_without_intervals():
         text = " ".join(sentences(found))
         assert "take ditto" in text and "The next best, fedavg, costs 2.7 kB" in text
         assert "every other method can be told apart from ditto" in text
+
+
+def test_one_method_under_another_name_is_a_control_and_no_answer():
+    """FedNova takes as many steps at every client as FedAvg, is ahead of it by luck, and is not recommended."""
+    runs = [
+        *ten("fedavg", 0.80, epsilon=2.0),
+        *ten("fednova", 0.803, epsilon=2.0),
+        *ten("ditto", 0.7, epsilon=2.0),
+    ]
+    found = answer("epsilon <= 2", runs=runs)
+    assert [row.algorithm for row in found.rows] == ["fedavg", "ditto"]
+    assert "fedavg and fednova, one method here, differ by 0.3 points" in " ".join(sentences(found))
+    assert [row.algorithm for row in answer("epsilon <= 2", runs=runs[10:]).rows] == ["fednova", "ditto"]
+
+
+def test_a_note_says_when_auroc_favors_own_models():
+    def by_auroc(name, auroc):
+        return [
+            done(spec(name, seed), evaluation(20, 100, None, accuracy=auroc, auroc=auroc)) for seed in (0, 1)
+        ]
+
+    mixed = answer("bytes <= 1e9", runs=[*by_auroc("fedavg", 0.7), *by_auroc("ditto", 0.8)], by="auroc")
+    common = answer("bytes <= 1e9", runs=by_auroc("fedavg", 0.7), by="auroc")
+    assert "share of positives" in " ".join(notes(mixed)) and "share of positives" not in " ".join(
+        notes(common)
+    )
