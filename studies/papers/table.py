@@ -23,15 +23,19 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -> str:
-    """Return the table as Markdown and, folded away, a line for every claim of which there is more to say."""
+    """Return the table as Markdown and, folded away, every remark once, with all claims that it is on."""
     lines = [
         _line(COLUMNS),
         _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
         *(_line([cells[name].replace("|", "\\|") for name in COLUMNS]) for cells in rows(findings)),
     ]
-    if noted := {finding.claim.id: text for finding in findings if (text := remarks(finding, observations))}:
+    noted: dict[str, list[str]] = {}
+    for finding in findings:
+        for text in remarks(finding, observations):
+            noted.setdefault(text, []).append(f"`{finding.claim.id}`")
+    if noted:
         lines += ["", "<details><summary>Notes</summary>", ""]
-        lines += [f"- `{claim}`: {text}" for claim, text in noted.items()]
+        lines += [f"- {', '.join(claims)}: {text}" for text, claims in noted.items()]
         lines += ["", "</details>"]
     return "\n".join(lines)
 
@@ -50,21 +54,20 @@ def notes(finding: Finding, observations: Sequence[Observation]) -> str:
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
         sentences.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
-    more = remarks(finding, observations)
-    return f"{'; '.join(sentences)}.{' ' if more else ''}{more}"
+    return " ".join((f"{'; '.join(sentences)}.", *remarks(finding, observations)))
 
 
-def remarks(finding: Finding, observations: Sequence[Observation]) -> str:
+def remarks(finding: Finding, observations: Sequence[Observation]) -> list[str]:
     """Return what weakens a finding: choices at the edge of a grid, runs without a value, small effects."""
     claim = finding.claim
-    sentences = []
-    for arm in claim.arms:
-        evidence = _of_arm(finding, arm, observations)
-        for observation in {each.point: each for each in evidence if each.edges}.values():
-            edges = " ".join(observation.edges)
-            sentences.append(
-                f"{_arm(finding, arm, observation)} was chosen at the edge of the grid ({edges})"
-            )
+    edges = [
+        f"{_arm(finding, arm, observation)} ({' '.join(observation.edges)})"
+        for arm in claim.arms
+        for observation in {
+            each.point: each for each in _of_arm(finding, arm, observations) if each.edges
+        }.values()
+    ]
+    sentences = [f"chosen at the edge of the grid: {', '.join(edges)}"] if edges else []
     if finding.bounds:
         runs = counted(finding.bounds, "run")
         sentences.append(f"{runs} did not reach the target and count with what they had spent")
@@ -76,14 +79,14 @@ def remarks(finding: Finding, observations: Sequence[Observation]) -> str:
         sentences.append(
             f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
         )
-    if finding.size:
-        sentences.append(f"the effect {finding.size}")
     texts = [f"{'; '.join(sentences)}."] if sentences else []
+    if finding.size:
+        texts.append(f"The effect {finding.size}.")
     if claim.confounded:
         texts.append(f"No verdict: {claim.confounded}")
     if claim.reading:
         texts.append(claim.reading)
-    return " ".join(texts)
+    return texts
 
 
 def _of_arm(finding: Finding, arm: str, observations: Sequence[Observation]) -> list[Observation]:

@@ -1,13 +1,14 @@
 """The command `papers`: exit status, and folders by name."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from harness.api import making
 from studies.__main__ import main
-from studies.papers import command
+from studies.papers import command, table
 from studies.papers.claims import read_claims
 from studies.papers.curves import read_curves
 from studies.papers.observations import Observation, read_observations, write_observations
@@ -124,6 +125,15 @@ def test_markdown_has_a_row_for_every_claim_and_its_reading(tmp_path, capsys):
     assert lines[-1] == "</details>" and lines[-3] == "- `mine/one`: By 0.1."
 
 
+def test_markdown_says_once_what_is_true_of_several_claims():
+    findings = [SimpleNamespace(claim=SimpleNamespace(id=name)) for name in "abc"]
+    told = {"a": ["Few."], "b": ["Few.", "Late."], "c": []}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "rows", lambda findings: [])
+        patch.setattr(table, "remarks", lambda finding, observations: told[finding.claim.id])
+        assert table.markdown(findings, []).splitlines()[-4:-2] == ["- `a`, `b`: Few.", "- `b`: Late."]
+
+
 def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
     """The effect of 0.1 is held, but 0.5 would matter; 0.4 is the largest step size that was tried."""
     expect = {"above": 0, "least": 0.5}
@@ -136,8 +146,8 @@ def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
     write_observations(path, chosen)
     assert main(["papers", str(folder), "--markdown"]) == 0
     told = capsys.readouterr().out
-    assert "of was chosen at the edge of the grid (algorithm.lr=0.4)" in told
-    assert "; the effect is smaller than what would matter." in told
+    assert "chosen at the edge of the grid: of (algorithm.lr=0.4)." in told
+    assert " The effect is smaller than what would matter." in told
 
 
 @pytest.mark.slow
