@@ -31,7 +31,7 @@ def markdown(findings: Sequence[Finding], observations: Sequence[Observation]) -
     ]
     noted: dict[str, list[str]] = {}
     for finding in findings:
-        for text in remarks(finding, observations):
+        for text in remarks(finding, observations, short=True):
             noted.setdefault(text, []).append(f"`{finding.claim.id}`")
     if noted:
         lines += ["", "<details><summary>Notes</summary>", ""]
@@ -57,29 +57,28 @@ def notes(finding: Finding, observations: Sequence[Observation]) -> str:
     return " ".join((f"{'; '.join(sentences)}.", *remarks(finding, observations)))
 
 
-def remarks(finding: Finding, observations: Sequence[Observation]) -> list[str]:
-    """Return what weakens a finding: choices at the edge of a grid, runs without a value, small effects."""
+def remarks(finding: Finding, observations: Sequence[Observation], *, short: bool = False) -> list[str]:
+    """Return what weakens a finding: choices at the edge of a grid, runs without a value, small effects.
+
+    Where it is short, a choice at an edge names the sides of the comparison and no settings.
+    """
     claim = finding.claim
-    edges = [
-        f"{_arm(finding, arm, observation)} ({' '.join(observation.edges)})"
-        for arm in claim.arms
-        for observation in {
-            each.point: each for each in _of_arm(finding, arm, observations) if each.edges
-        }.values()
-    ]
-    sentences = [f"chosen at the edge of the grid: {', '.join(edges)}"] if edges else []
+    edges: dict[str, None] = {}
+    for arm in claim.arms:
+        evidence = _of_arm(finding, arm, observations)
+        for observation in {each.point: each for each in evidence if each.edges}.values():
+            place = f"{_arm(finding, arm, observation)} ({' '.join(observation.edges)})"
+            edges[arm if short else place] = None
+    texts = [f"Chosen at the edge of the grid: {', '.join(edges)}."] if edges else []
     if finding.bounds:
         runs = counted(finding.bounds, "run")
-        sentences.append(f"{runs} did not reach the target and count with what they had spent")
+        texts.append(f"{runs} did not reach the target and count with what they had spent.")
     if finding.failed:
-        sentences.append(
-            f"{finding.failed} of {counted(finding.decision.seeds + finding.failed, 'seed')} have no value"
-        )
+        seeds = counted(finding.decision.seeds + finding.failed, "seed")
+        texts.append(f"{finding.failed} of {seeds} have no value.")
     if finding.unpaired:
-        sentences.append(
-            f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
-        )
-    texts = [f"{'; '.join(sentences)}."] if sentences else []
+        seeds = counted(finding.unpaired, "seed")
+        texts.append(f"{seeds} {'is' if finding.unpaired == 1 else 'are'} not in all sides.")
     if finding.size:
         texts.append(f"The effect {finding.size}.")
     if claim.confounded:

@@ -130,7 +130,7 @@ def test_markdown_says_once_what_is_true_of_several_claims():
     told = {"a": ["Few."], "b": ["Few.", "Late."], "c": []}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table, "rows", lambda findings: [])
-        patch.setattr(table, "remarks", lambda finding, observations: told[finding.claim.id])
+        patch.setattr(table, "remarks", lambda finding, observations, short: told[finding.claim.id])
         assert table.markdown(findings, []).splitlines()[-4:-2] == ["- `a`, `b`: Few.", "- `b`: Late."]
 
 
@@ -146,8 +146,12 @@ def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
     write_observations(path, chosen)
     assert main(["papers", str(folder), "--markdown"]) == 0
     told = capsys.readouterr().out
-    assert "chosen at the edge of the grid: of (algorithm.lr=0.4)." in told
-    assert " The effect is smaller than what would matter." in told
+    assert "- `mine/one`: Chosen at the edge of the grid: of.\n" in told
+    assert "- `mine/one`: The effect is smaller than what would matter.\n" in told
+    assert main(["papers", str(folder)]) == 0
+    assert "Chosen at the edge of the grid: of (algorithm.lr=0.4)." in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.slow
