@@ -65,7 +65,7 @@ def notes(answer: Recommendation) -> list[str]:
     if answer.by == "auroc" and any(rated.row["model_for"] not in (None, COMMON) for rated in shown):
         lines.append(
             "AUROC over all samples credits models of each client's own, and clients alone, with knowing that "
-            "client's share of positives: compare them with one model for everybody by auroc_clients."
+            "client's share of positives: --by auroc_clients compares them with one model for everybody fairly."
         )
     nearest = [obstacle.nearest for obstacle in answer.obstacles]
     return [*lines, *filter(None, [extrapolation(rated.row["noise_cohort"] for rated in (*shown, *nearest))])]
