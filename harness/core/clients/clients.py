@@ -85,7 +85,7 @@ class Clients(GradientVerbs, Cohort):
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
         self._rows = rows
         self._batch_size = batch_size
-        self._secret = privacy is not None and privacy.secret_cohorts
+        self._privacy = privacy
         self._records: Records | None = None
         if privacy is not None and by_gradient:
             self._records = Records(privacy, problem, self.ledger)
@@ -97,7 +97,8 @@ class Clients(GradientVerbs, Cohort):
         """The data at home. Runs share batches where vectorized models round alike all the same."""
         vectorized = self._rows.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
         shared = vectorized and rounds_alike(self.problem.module)
-        return LocalData(self, self._records, secret=self._secret, shared=shared)
+        secret = self._privacy is not None and self._privacy.secret_cohorts
+        return LocalData(self, self._records, secret=secret, shared=shared)
 
     @property
     def _work(self) -> CountedWork:
