@@ -30,6 +30,7 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
+from harness.core.wire.known_terms import Round
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
@@ -253,11 +254,10 @@ class Simulation:
         else:
             clients = self.clients(ids, self.round, expected=self.cohorts.expected, chosen=not drawn)
         self._begin_round(clients)
-        channel = self.channel(clients, diagnose)
         algorithm, before = self.algorithm.at(self.round), self.state
         advance = partial(algorithm.round, before)
-        if isinstance(algorithm, Release) and algorithm.release == "value":
-            channel.release_values(advance)
+        releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
+        channel = self.channel(clients, diagnose, advance if releases_values else None)
         if self._chunked:
             self.state = round_in_chunks(advance, clients, channel.part, self.rows)
         else:
@@ -409,14 +409,15 @@ class Simulation:
             chosen=chosen,
         )
 
-    def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
-        """Return the channel of a cohort."""
+    def channel(self, clients: Clients, diagnose: bool = False, again: Round | None = None) -> Channel:
+        """Return the channel of a cohort; ``again`` as of `Outbox`."""
         return self._channel(
             clients,
             mixing=self._mixing,
             privacy=self.privacy,
             compression=self.compression,
             state=self.channel_state,
+            again=again,
             diagnose=diagnose,
         )
 

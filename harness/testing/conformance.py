@@ -92,7 +92,7 @@ class StandIn(Channel):
     def known(self, method: str) -> Known | None:
         """Return the known terms without a mechanism, too, and their mean."""
         averages = self._mixing is None and method == "mean_and_sent"
-        return None if self._round is None else self._known(self._round, method, averages=averages)
+        return None if self._again is None else self._known(self._again, method, averages=averages)
 
 
 class Equal(Clients):

@@ -204,7 +204,7 @@ class Channel(GossipVerbs):
         """Return what a client keeps of a part of which the receiver has decoded the change."""
         if not isinstance(part, Value):
             return sent
-        return part.row if self._round is None or part.of is None else part.of + sent
+        return part.row if self._again is None or part.of is None else part.of + sent
 
     def gather(
         self,

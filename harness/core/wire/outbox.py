@@ -47,6 +47,10 @@ class Outbox:
     state : dict[str, Tensor]
         State kept between rounds, by message slot: residuals or shifts ``(..., total, n)`` of all clients, factors
         ``(..., k)`` or ``(..., total, k)``, and adaptive clip norms ``(...)``.
+    again : Callable or None
+        ``round(clients, channel)`` of an algorithm that releases values, with the state before this round. It is
+        gone through again without gradients for every message (`harness.core.wire.known_terms`): what follows from
+        earlier releases is set apart, and only the rest is protected. None: messages are protected as they are.
     diagnose : bool
         Whether to record norms of the messages for `diagnostics`.
     stages : Callable
@@ -62,6 +66,7 @@ class Outbox:
         privacy: Privacy | None = None,
         compression: Compression = PLAIN,
         state: dict[str, Tensor] | None = None,
+        again: Round | None = None,
         diagnose: bool = False,
         stages: Callable[..., Stages] = Stages,
     ) -> None:
@@ -73,29 +78,18 @@ class Outbox:
         self._stages = stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing
         self._messages = 0
-        self._round: Round | None = None
+        self._again = again
         self._delivered: list[Delivered] = []
-
-    def release_values(self, round: Round) -> None:
-        """Set apart what follows from earlier releases: from now on only the rest of a message is protected.
-
-        Parameters
-        ----------
-        round : Callable
-            ``round(clients, channel)`` of the algorithm with the state before this round. It is gone through
-            without gradients for every message (`harness.core.wire.known_terms`).
-        """
-        self._round = round
 
     def known(self, method: str) -> Known | None:
         """Return the terms of the next message, to be sent by a method, that follow from earlier releases.
 
         None if messages are protected as they are, or neither protected nor diagnosed.
         """
-        if self._round is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
+        if self._again is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
             return None
         averages = self._mechanism is not None and self._mechanism.averages
-        return self._known(self._round, method, averages=averages)
+        return self._known(self._again, method, averages=averages)
 
     def _known(self, round: Round, method: str, *, averages: bool) -> Known:
         def silenced(clients: Silenced) -> SilencedChannel:
@@ -105,7 +99,7 @@ class Outbox:
 
     def _returned(self, method: str, result: R) -> R:
         """Keep the result of a method for silenced rounds, and return it."""
-        if self._round is not None:
+        if self._again is not None:
             self._delivered.append(Delivered.of(method, result))
         return result
 
@@ -184,7 +178,7 @@ class Outbox:
             refuse_private(known, parts)
         slot, copies = self._slot(), self._clients.participation_mask
         mask = self._mask(slot, parts, sparsify=selects, real=real)
-        replaced = [isinstance(part, Value) for part in parts] if self._round is not None else ()
+        replaced = [isinstance(part, Value) for part in parts] if self._again is not None else ()
         return Message(
             slot, parts, copies, mask, sparsify=self._compression.sparsifies, known=known, replaced=replaced
         )
