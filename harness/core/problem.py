@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -123,16 +123,25 @@ class Problem:
 
 
 Objective = Callable[[Problem], Callable[..., Tensor]]  # problem -> one-client function to differentiate
-F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-def per_sample(loss: F) -> F:
-    """Mark a one-client objective as a mean of independent contributions of the samples.
+@dataclass(frozen=True, slots=True)
+class PerSample:
+    """A one-client objective that is a mean of independent contributions of the samples.
 
-    Record-level privacy clips these contributions and refuses objectives without the mark.
+    Record-level privacy clips these contributions and refuses other objectives.
+
+    Attributes
+    ----------
+    loss : Callable[..., Tensor]
+        The objective.
     """
-    loss.per_sample = True  # type: ignore[attr-defined]
-    return loss
+
+    loss: Callable[..., Tensor]
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return the objective's value."""
+        return self.loss(*arguments)
 
 
 def problem_loss(problem: Problem) -> Callable[..., Tensor]:

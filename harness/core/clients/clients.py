@@ -21,7 +21,7 @@ from harness.core.clients.pruning import PrunedModels, prune_models, prune_own_m
 from harness.core.clients.work import CountedWork
 from harness.core.execution.exact.row_product import rounds_alike
 from harness.core.execution.vectorize import ClientExecutor, Points
-from harness.core.problem import Objective, Problem, problem_loss
+from harness.core.problem import Objective, PerSample, Problem, problem_loss
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
@@ -178,7 +178,7 @@ class Clients(GradientVerbs, Cohort):
         return self._data.mean_steps(work, momentum)
 
     def _check_objective(self, objective: Objective) -> None:
-        if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
+        if self._records is not None and not isinstance(objective(self.problem), PerSample):
             raise Incompatible(
                 "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
                 "mean over samples"
