@@ -246,12 +246,12 @@ def _of_search(
     means = "Settings that are tuned are planned at the mean of their ranges"
     if not further:
         return means
-    times = {id(cell): row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
+    times = {cell: row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
     counts: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for why, cell, most in further:
         counts[why] += most
-        seconds[why] = seconds.get(why, 0.0) + most * (times[id(cell)] or 0.0)
+        seconds[why] = seconds.get(why, 0.0) + most * (times[cell] or 0.0)
     by_reason = (
         f"{number:,} {why}" + (f" (about {duration(seconds[why])})" if seconds[why] else "")
         for why, number in counts.items()

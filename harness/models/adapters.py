@@ -207,12 +207,12 @@ def adapted(where: str, network: nn.Module, adapter: Adapter, head: str | None) 
     network.requires_grad_(False)
     for name in whole:
         network.get_submodule(name).requires_grad_(True)
-    replacements = {id(layers[name]): Adapted(cast(nn.Linear, layers[name]), adapter) for name in names}
-    places = [name for name, one in network.named_modules(remove_duplicate=False) if id(one) in replacements]
+    replacements = {layers[name]: Adapted(cast(nn.Linear, layers[name]), adapter) for name in names}
+    places = [name for name, one in network.named_modules(remove_duplicate=False) if one in replacements]
     for place in places:
         owner, _, leaf = place.rpartition(".")
         holder = network.get_submodule(owner)
-        setattr(holder, leaf, replacements[id(getattr(holder, leaf))])
+        setattr(holder, leaf, replacements[getattr(holder, leaf)])
     return network
 
 

@@ -57,20 +57,19 @@ def plan(
     ``done`` is called with the number of rows that are made.
     """
     memo = Memo(timed)
-    distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
-    kinds: dict[str, list[int]] = {}
-    for key, cell in distinct.items():
-        kinds.setdefault(without_seed(cell.spec) if cell.spec else str(key), []).append(key)
-    first = [key for some in kinds.values() for key in some[:SEEDS]]
-    planned: dict[int, dict[str, Any]] = {}
-    for key in sorted(first, key=lambda key: "" if (spec := distinct[key].spec) is None else data_key(spec)):
-        planned[key] = _row(distinct[key], memo)
+    kinds: dict[str | Combination, list[Combination]] = {}
+    for cell in dict.fromkeys(cells):  # a search repeats its combination
+        kinds.setdefault(without_seed(cell.spec) if cell.spec else cell, []).append(cell)
+    first = [cell for some in kinds.values() for cell in some[:SEEDS]]
+    planned: dict[Combination, dict[str, Any]] = {}
+    for cell in sorted(first, key=lambda cell: "" if cell.spec is None else data_key(cell.spec)):
+        planned[cell] = _row(cell, memo)
         done(len(planned))
     for some in kinds.values():
-        for number, key in enumerate(some[SEEDS:]):
-            planned[key] = _taken_over(planned[some[number % SEEDS]], distinct[key], identified)
+        for number, cell in enumerate(some[SEEDS:]):
+            planned[cell] = _taken_over(planned[some[number % SEEDS]], cell, identified)
             done(len(planned))
-    return [planned[id(cell)] for cell in cells]
+    return [planned[cell] for cell in cells]
 
 
 def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dict[str, Any]:

@@ -61,11 +61,11 @@ class Tuning:
             say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
         tune_all(self._searches, tune, self._store, self._carry_out)
         self._expected = 0  # other finalists come last
-        chosen: dict[int, Combination] = {}
+        chosen: dict[Combination, Combination] = {}
         for number, search in enumerate(self._searches):
             for combination, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
-                chosen[id(combination)] = replace(combination, search=number, **fields)
-        return [chosen.get(id(combination), combination) for combination in self._combinations]
+                chosen[combination] = replace(combination, search=number, **fields)
+        return [chosen.get(combination, combination) for combination in self._combinations]
 
     def further(self, combinations: Sequence[Combination]) -> list[Combination]:
         """Return combinations with further seeds, where the standard error of a reported mean is too large.
