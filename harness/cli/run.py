@@ -19,8 +19,8 @@ from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.config.tuned_runs import Further, estimate
-from harness.core.registry import Incompatible, counted
-from harness.core.units import count, duration, size, work
+from harness.core.errors import Incompatible
+from harness.core.units import count, counted, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import run_suite, within_limit
 from harness.executors.work import Work

@@ -14,8 +14,9 @@ from harness.config.sweep import Combination, assign
 from harness.config.tune import MOST_STEPS, HalvingTune, TuneSpec, is_tunable
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import Incompatible, UserError, counted, unknown
+from harness.core.errors import Incompatible, UserError, unknown
 from harness.core.settings.privacy_kinds import BUDGETS
+from harness.core.units import counted
 from privacy.event import Event
 
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of

@@ -28,7 +28,7 @@ from harness.config.run import RunSpec, validated
 from harness.config.settings import construct
 from harness.config.yaml import mapping
 from harness.core import rng
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.settings.privacy_kinds import BUDGETS
 from harness.problems import PROBLEMS
 

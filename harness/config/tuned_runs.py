@@ -11,7 +11,7 @@ from harness.config.ranges import WHOLE, Range
 from harness.config.searches import Search, families, searches, with_settings
 from harness.config.sweep import Combination
 from harness.config.tune import ADDED, MOST, WIDENINGS, SurfaceTune, TuneSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 #: Why there may be further runs, as they follow each other.
 OTHER_BUDGETS = "of settings that another budget prefers"

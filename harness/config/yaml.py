@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 MAX_DEPTH = 30  # levels of lists and sections
 MAX_VALUES = 200_000  # in total, as YAML aliases can expand a short file

@@ -1,6 +1,6 @@
 """The names that an algorithm imports, beside the functions of `harness.core.methods`.
 
-They are imported on first use: a part without tensors, such as `harness.core.registry`, does not import torch.
+They are imported on first use: a part without tensors, such as `harness.core.errors`, does not import torch.
 """
 
 from importlib import import_module
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         step_size,
     )
     from harness.core.clients.clients import Clients
+    from harness.core.errors import UserError
     from harness.core.losses import cross_entropy, weighted_mean
     from harness.core.problem import Problem, join_model, split_model
     from harness.core.public import Public
-    from harness.core.registry import UserError
     from harness.core.wire.channel import Channel
     from harness.core.wire.message import Increment, Statistic, Value
 
@@ -66,7 +66,7 @@ _ELSEWHERE = {
     "Problem": "problem",
     "Public": "public",
     "Statistic": "wire.message",
-    "UserError": "registry",
+    "UserError": "errors",
     "Value": "wire.message",
     "cross_entropy": "losses",
     "join_model": "problem",

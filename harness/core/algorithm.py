@@ -16,9 +16,10 @@ from harness.core import steps
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.errors import UserError
 from harness.core.per_run import is_one
 from harness.core.problem import Kind, Problem
-from harness.core.registry import Registry, UserError
+from harness.core.registry import Registry
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import plain
 from privacy.clipping import scale_to_norm

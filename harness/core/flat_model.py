@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.core.errors import UserError
 from harness.core.execution.ghost import watched
-from harness.core.registry import UserError
 
 NORMS = (nn.GroupNorm, nn.LayerNorm)
 Start = Callable[[torch.Generator], Tensor]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch
+from harness.core.errors import Incompatible
 from harness.core.flat_model import NORMS, constants_digest
-from harness.core.registry import Incompatible
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
 Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether they are set apart, how many

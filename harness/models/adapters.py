@@ -38,9 +38,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.core import rng
+from harness.core.errors import UserError, unknown
 from harness.core.execution.exact.row_product import Linear
 from harness.core.flat_model import Ravel, seed_constants, set_start, start_of
-from harness.core.registry import UserError, unknown
 from harness.models.values import checked
 
 Kind = Literal["lora", "ffa_lora", "fedsa_lora"]

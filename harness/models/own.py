@@ -22,9 +22,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from harness.core import rng
+from harness.core.errors import UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Loops, Ravel, changes_in_forward, freeze, set_start, take_in_loops
-from harness.core.registry import UserError
 from harness.models.adapters import Adapter, adapted, adapters_of
 from harness.models.net import Net
 

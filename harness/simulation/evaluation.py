@@ -16,9 +16,9 @@ from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.row_table import RowTable
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model

@@ -14,7 +14,7 @@ from datasets.stand_in import DIGEST
 from harness.config.recorded import identity
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.units import size
 from harness.simulation.build import frozen_part, identify, named_digest, prepare
 from harness.simulation.calibration import calibrated

@@ -14,10 +14,10 @@ from datasets.federation import Federation
 from harness.config.code import checked_code
 from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.simulation.totals import DryRun

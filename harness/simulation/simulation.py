@@ -21,10 +21,10 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import PrunedModels, masked_state, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel

@@ -19,11 +19,11 @@ from harness.core.clients.party_models import PartyModels
 from harness.core.clients.private_batches import Records
 from harness.core.clients.pruning import PrunedModels, prune_models, prune_own_models, sparse_model
 from harness.core.clients.work import CountedWork
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.row_product import rounds_alike
 from harness.core.execution.vectorize import ClientExecutor, Points
 from harness.core.problem import Objective, PerSample, Problem, problem_loss
 from harness.core.public import Public
-from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.row_product import Linear
 from harness.core.execution.ghost import Layout, Tape, clipped_sums, sample_norms, watching
-from harness.core.registry import Incompatible
 from privacy.clipping import clip_factors
 
 MOST_COPIED = 4096  # entries of a variable that every sample gets a copy of

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.functions import softplus
 from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.problem import PerSample, Problem
-from harness.core.registry import Incompatible
 
 
 @lru_cache(maxsize=64)

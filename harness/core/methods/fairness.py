@@ -9,11 +9,11 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.functions import sigmoid
 from harness.core.flat_model import loops_of
 from harness.core.losses import weighted_mean
 from harness.core.problem import PerSample, Problem
-from harness.core.registry import Incompatible
 
 
 def members(batch: Batch, groups: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compression.sparse_index import position_bytes
 from harness.core.clients.local_batch import LocalBatch
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.wire import masks, pipeline
 from harness.core.wire.gossip_verbs import GossipVerbs
 from harness.core.wire.message import (

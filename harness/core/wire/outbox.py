@@ -11,8 +11,8 @@ from torch import Tensor
 from harness.core.clients.clients import Clients
 from harness.core.clients.silenced import Silenced
 from harness.core.cost import Cost
+from harness.core.errors import Incompatible
 from harness.core.per_run import PerRun
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire import gossip, masks

@@ -11,7 +11,7 @@ from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.searches import Price, Search
 from harness.config.tune import HalvingTune, TuneSpec
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

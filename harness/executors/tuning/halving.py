@@ -15,7 +15,7 @@ from harness.config.ranges import Range
 from harness.config.searches import Search, Trial, points
 from harness.config.tune import LATIN, SURFACE, HalvingTune
 from harness.core import rng
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.metrics import better_is_higher
 

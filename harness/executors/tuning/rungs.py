@@ -22,7 +22,7 @@ from harness.config.ranges import Range
 from harness.config.searches import Family, Finalist, Trial
 from harness.config.tune import ADDED, WIDENINGS, SurfaceTune
 from harness.core import rng
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.executors.tuning.surface import Surface
 from harness.metrics import better_is_higher

@@ -11,7 +11,7 @@ from typing import Any
 from harness.config.run import RunSpec
 from harness.config.searches import Price, Search, families
 from harness.config.tune import SPLIT, HalvingTune, SurfaceTune, TuneSpec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of, price_of
 from harness.executors.tuning.halving import halve

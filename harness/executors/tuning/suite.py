@@ -14,7 +14,8 @@ from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import SPLIT, SurfaceTune, TuneSpec
 from harness.config.tuned_runs import estimate
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.tuning.search import metrics_of, report_of, tune_all
 from harness.executors.work import Work, in_suite
 from harness.simulation.build import identify

@@ -19,7 +19,7 @@ import pandas as pd
 from harness.config.recorded import model_meta
 from harness.config.report import COSTS, COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from harness.config.recorded import essential
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.procedure import Interval, choices_of, procedure_interval
 from harness.report.data.results import Cell
 from harness.report.data.statistics import paired_statistics

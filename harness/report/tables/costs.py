@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, GAINS, by_seed, client_changes
 from harness.report.data.identity import plugged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.recommendation import ALONE, COMMON, Answer
 from harness.report.data.references import ReferenceAnswer, Shape, distance
 from harness.report.tables.rated_rows import (

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
-from harness.core.registry import UserError, counted, unknown
-from harness.core.units import count, size
+from harness.core.errors import UserError, unknown
+from harness.core.units import count, counted, size
 from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment

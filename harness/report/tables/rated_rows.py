@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.config.conditions import Condition
 from harness.config.recorded import BUILT_IN, RUN_FIELDS
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
 from harness.report.data.specs import in_text, settings_of

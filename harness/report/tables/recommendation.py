@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.config.conditions import Condition
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.report.data.evidence import Estimate
 from harness.report.data.recommendation import ALONE, COMMON, SAME, Answer, Obstacle, RatedRow, Recommendation
 from harness.report.tables.rated_rows import (

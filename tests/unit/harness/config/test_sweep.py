@@ -9,7 +9,7 @@ from harness.config import settings, sweep
 from harness.config.run import validated
 from harness.config.suite import make_suite
 from harness.config.sweep import expand
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.simulation.build import identify
 from harness.simulation.plan import Trial, affordable
 
