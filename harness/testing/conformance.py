@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from harness.core import rng
-from harness.core.algorithm import Algorithm, Descent, ServerUpdate
+from harness.core.algorithm import Algorithm
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
+from harness.core.methods.descent import Descent
+from harness.core.methods.server_update import ServerUpdate
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
