@@ -54,7 +54,7 @@ class Problem:
     ordered : Callable[[Tensor], Tensor]
         Puts models ``(..., P)`` as `predict` takes them, x before y, into the order of the module's parameters.
     measure : Callable[..., dict[str, float]] or None
-        Additional figures at an evaluation, from the mean variables and all clients' training data
+        Additional values at an evaluation, from the mean variables and all clients' training data
         ``(C, N, ...)``.
     module, rebuild : nn.Module and Callable[[nn.Module], Problem], or None
         The model whose parameters are x or its first coordinates, and the function that states the problem for

@@ -83,7 +83,7 @@ class Simulation:
     federations : sequence of Federation
         Federation of each run for evaluations. Default: its slice of the stacked one.
     diagnostics : bool
-        Whether figures of private data that no noise protects are computed for the researcher: of training samples,
+        Whether values of private data that no noise protects are computed for the researcher: of training samples,
         and of messages before their noise.
     clients, evaluated_clients, channel : Callable
         Replacements for tests, audits and dry runs: what makes the clients of a round, those of an evaluation, and
@@ -522,7 +522,7 @@ def _default_noise_keys(
 
 
 def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
-    """Return which figures of private data evaluations have, which no noise protects."""
+    """Return which values of private data evaluations have, which no noise protects."""
     if privacy is not None and privacy.spec.strict:
         return "none"
     return "all" if diagnostics or privacy is None else "needed"

@@ -154,12 +154,12 @@ class Outbox:
 
     @property
     def diagnostics(self) -> dict[str, Tensor]:
-        """Figures of this round's first uplink message, ``(...)`` each; see `Diagnostics.figures`.
+        """Values of this round's first uplink message, ``(...)`` each; see `Diagnostics.values`.
 
         They depend on private data and are not released. Empty under strict privacy and without ``diagnose``.
         """
         diagnostics = self._stages.notes.diagnostics
-        return {} if diagnostics is None else diagnostics.figures()
+        return {} if diagnostics is None else diagnostics.values()
 
     def _uplink(
         self,

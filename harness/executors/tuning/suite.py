@@ -83,7 +83,7 @@ class Tuning:
             if len(known) < 2:
                 continue
             error = stdev(known) / math.sqrt(len(known))
-            # As many of the further runs are taken to have no figure as of those so far.
+            # As many of the further runs are taken to have no value as of those so far.
             needed = math.ceil(len(by_seed) * (error / tune.standard_error) ** 2)
             first = max(last, *by_seed) + 1
             for seed in range(first, first + min(needed, tune.most_seeds) - len(by_seed)):

@@ -44,7 +44,7 @@ class Costs(NamedTuple):
     table : Grid
         The rows compared.
     notes : list of str
-        Explanations of the figures.
+        Explanations of the values.
     beside : list of Grid
         The tables of all methods and of each client, where there are any.
     """
@@ -174,7 +174,7 @@ def _with_change(
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
-    """Explain the figures of a comparison."""
+    """Explain the values of a comparison."""
     measure, plain, protected = comparison
     if len(plain.done) < 2:
         return ["One seed: no spread."]

@@ -39,14 +39,14 @@ class Place(NamedTuple):
         Seed to value.
     settings : str
         The hyper-parameters chosen.
-    figure : float or None
-        A figure that belongs to no seed.
+    value : float or None
+        A value that belongs to no seed.
     """
 
     text: str
     values: Mapping[int, float] = MappingProxyType({})
     settings: str = ""
-    figure: float | None = None
+    value: float | None = None
 
 
 class Grid(NamedTuple):
@@ -313,6 +313,6 @@ def grids_csv(grids: Sequence[Grid]) -> str:
         for (row, column), place in sorted(grid.places.items()):
             for seed, value in sorted(place.values.items()):
                 rows.append((grid.title, row, column, seed, value, place.settings))
-            if place.figure is not None:
-                rows.append((grid.title, row, column, "", place.figure, place.settings))
+            if place.value is not None:
+                rows.append((grid.title, row, column, "", place.value, place.settings))
     return as_csv(rows)
