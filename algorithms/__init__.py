@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 from harness.core.algorithm import ALGORITHMS, Algorithm
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 
 def load() -> None:

@@ -35,8 +35,8 @@ from harness import models, run
 from harness.config.recorded import run_id
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.registry import counted
 from harness.core.settings.compression import Compression
+from harness.core.units import counted
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

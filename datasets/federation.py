@@ -352,7 +352,8 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
     firsts = [federations[slots.index(slot)].users for slot in range(len(pools))]
     users = torch.cat([part for part in firsts if part is not None]) if firsts[0] is not None else None
     result = []
-    moved_splits: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # shared splits are shifted once
+    # Runs of one seed share one object of splits, which is shifted once; comparing entries would cost as much.
+    moved_splits: dict[tuple[int, int], Mapping[str, Tensor]] = {}
     for slot, federation in zip(slots, federations, strict=True):
         start, key = int(starts[slot]), (slot, id(federation.splits))
         if key not in moved_splits:
@@ -385,7 +386,8 @@ def stack(federations: Sequence[Federation]) -> Federation:
     if all(federation.splits is moved[0].splits for federation in moved):  # of one seed
         shared = {name: index.expand(len(moved), *index.shape) for name, index in moved[0].splits.items()}
         return replace(moved[0], splits=shared, repeats=len(moved))
-    lengths = {len(list(same)) for _, same in groupby(moved, key=lambda federation: id(federation.splits))}
+    of_a_seed = groupby(moved, key=lambda federation: id(federation.splits))  # as in `one_pool`
+    lengths = {len(list(same)) for _, same in of_a_seed}
     splits = {}
     for name in moved[0].splits:
         width = max(federation.splits[name].shape[-1] for federation in moved)

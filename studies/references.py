@@ -22,8 +22,7 @@ from harness.cli.console import out
 from harness.config.recorded import BUILT_IN
 from harness.config.run import read_spec
 from harness.config.yaml import read
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.report.data.evidence import Federation, Row, rows_of
 from harness.report.data.leaderboard import typed
 from harness.report.data.published import published_leaderboard

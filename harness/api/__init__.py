@@ -9,7 +9,7 @@ from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sw
 from harness.api.reading import leaderboard, load_results, recommend, write_report
 from harness.config.describing import describe
 from harness.config.run import RunSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.folder import Report
 from harness.report.tensorboard import TensorBoard
 from harness.report.verdict import Hypothesis, judge

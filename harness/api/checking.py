@@ -11,7 +11,7 @@ import pandas as pd
 from harness.api.making import Given, prepare
 from harness.config import plugins
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.local import torch_threads
 from harness.simulation.saved_model import SavedModel
 from harness.simulation.setup import Execution

@@ -14,7 +14,7 @@ import pandas as pd
 from harness.config import plugins
 from harness.config.recorded import misnamed, results_folder
 from harness.config.report import report_settings
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.local import torch_threads
 from harness.executors.replay import Replay, chosen, replay
 from harness.executors.suites import carry_on

@@ -19,7 +19,8 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.tuned_runs import estimate
 from harness.config.yaml import read_yaml
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.local import torch_threads
 from harness.executors.scheduler import Outcome, choose, run_one
 from harness.executors.suites import run_suite

@@ -13,7 +13,7 @@ from harness.config import plugins
 from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_pivot, report_settings
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend as recommended

@@ -14,7 +14,7 @@ from datasets.opening import FORMATS
 from harness.config.code import NONE
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.executors.records import Unrepeatable, other_data, refuse_other_weights, refuse_unrepeatable
 from harness.executors.replay import differences
 from harness.executors.work import Work

@@ -14,7 +14,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.sweep import assign, distinct
 from harness.config.yaml import cut, mapping, read, read_yaml
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.simulation.setup import Execution
 
 MOST_WORKERS = 1_000  # threads or processes; torch dies of a hundred thousand

@@ -10,7 +10,8 @@ from typing import Any
 from harness.cli.arguments import one_thread, spec_from
 from harness.cli.console import out, print_rows, short
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.federations import make_federation

@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.cli.console import out, print_rows
 from harness.cli.statement import statement_command
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from privacy.attacker import FALSE_POSITIVE_RATES
 from privacy.calculator import Mechanism, epsilons, mechanism
 

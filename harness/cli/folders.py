@@ -8,7 +8,7 @@ from harness.cli.console import log, out
 from harness.cli.run import exit_code, work_options
 from harness.config.recorded import misnamed, results_folder
 from harness.config.report import report_settings
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
 

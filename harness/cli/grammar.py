@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.units import read_size
 
 #: Packages whose versions may move a result.

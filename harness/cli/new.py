@@ -9,7 +9,7 @@ from string import Template
 
 from harness.cli.console import out
 from harness.config.recorded import BUILT_IN
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 TEMPLATES = Path(__file__).with_name("templates")
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

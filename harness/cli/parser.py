@@ -19,7 +19,8 @@ from harness.cli.examples import EXAMPLES, PROGRAM, epilog, with_examples
 from harness.cli.grammar import CommandLine, Parser, Version, grouped_help
 from harness.cli.options import plugin_option, verbose_option
 from harness.cli.visible import Screen, Visible
-from harness.core.registry import PLUGINS, Interrupted, UserError
+from harness.core.errors import Interrupted, UserError
+from harness.core.registry import PLUGINS
 from harness.executors import cores
 from harness.executors.server import start_server
 from harness.storage.names import shadowed, shared

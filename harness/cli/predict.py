@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.cli.arguments import one_thread
 from harness.cli.console import log
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel
 

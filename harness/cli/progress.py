@@ -15,7 +15,7 @@ from rich.table import Column
 
 from harness.cli.console import log
 from harness.config.run import RunSpec
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.executors.scheduler import Outcome
 from harness.executors.work import Follower
 from harness.simulation.status import RunStatus, Watch

@@ -10,7 +10,7 @@ from harness.cli.options import SHAPE
 from harness.cli.report import ranked
 from harness.config.conditions import Condition, read_conditions
 from harness.config.yaml import read
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import Recommendation, recommend

@@ -11,7 +11,8 @@ from typing import Any
 from harness.api.repeating import TOLERANCE, Repetition, repeat_row
 from harness.cli.arguments import describing, pairs
 from harness.cli.console import log, out, print_rows
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.work import Work
 from harness.report.data.published import PublishedRow, read_row
 

@@ -18,7 +18,8 @@ from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, known, read_pivot, read_target, report_settings
 from harness.config.system import read_system
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.report import (
     Results,
     leaderboard,

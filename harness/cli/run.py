@@ -19,8 +19,8 @@ from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.config.tuned_runs import Further, estimate
-from harness.core.registry import Incompatible, counted
-from harness.core.units import count, duration, size, work
+from harness.core.errors import Incompatible
+from harness.core.units import count, counted, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import run_suite, within_limit
 from harness.executors.work import Work
@@ -246,12 +246,12 @@ def _of_search(
     means = "Settings that are tuned are planned at the mean of their ranges"
     if not further:
         return means
-    times = {id(cell): row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
+    times = {cell: row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
     counts: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for why, cell, most in further:
         counts[why] += most
-        seconds[why] = seconds.get(why, 0.0) + most * (times[id(cell)] or 0.0)
+        seconds[why] = seconds.get(why, 0.0) + most * (times[cell] or 0.0)
     by_reason = (
         f"{number:,} {why}" + (f" (about {duration(seconds[why])})" if seconds[why] else "")
         for why, number in counts.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.console import out
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.tables.privacy import ties_to_others
 from privacy.accounting import ACCOUNTANTS, account
 from privacy.attacker import attack_bound

@@ -12,7 +12,8 @@ from typing import Any
 
 from harness.cli.console import ago, amount, figures, log, print_rows
 from harness.config.recorded import results_folder
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.simulation.status import overview
 
 MAX_ROWS = 60  # more runs are counted by algorithm

@@ -16,7 +16,7 @@ from harness.config.default_search import METRIC, searched_suite
 from harness.config.recorded import results_folder
 from harness.config.suite import Suite, checked_name, is_run_file
 from harness.config.yaml import mapping, read_yaml
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.suites import run_suite
 
 SEEDS = "0..9"  # reported, of a run file

@@ -9,7 +9,8 @@ from collections import Counter
 
 from harness.cli.console import log, out
 from harness.config.recorded import results_folder
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.storage.archive import open_results, write_archive
 from harness.storage.manifest import MANIFEST, Portable
 from harness.storage.store import Store

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.section import Section
 
 Kind = Literal["membership", "inversion", "labels"]

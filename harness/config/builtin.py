@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.config.yaml import read_yaml
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 
 FOLDER = Path(__file__).parent / "suites"
 

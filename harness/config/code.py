@@ -21,7 +21,7 @@ from datasets.encoders import ENCODERS
 from harness.config import plugins
 from harness.config.imports import PACKAGES, Source, Sources, distributions, is_installed, sources_of
 from harness.config.recorded import named_parts
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 PROJECT = "fedfrontier"
 #: Packages whose arithmetic or accounting decides what is released.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from harness.config.report import known
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.metrics import METRICS
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {

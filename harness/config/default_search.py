@@ -10,7 +10,7 @@ from harness.config.run import RunSpec
 from harness.config.searches import LENGTHS, step_sizes
 from harness.config.suite import Suite, make_suite
 from harness.config.tune import SPLIT
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.metrics import ELSEWHERE
 
 # Ranges that bind are widened, see `harness.config.tune`.

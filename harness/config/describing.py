@@ -11,7 +11,7 @@ from datasets.description import Description
 from harness.config.fields import DataSpec
 from harness.config.settings import checked
 from harness.config.yaml import read_yaml
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 LOADED_AFTERWARDS = {
     "binary",

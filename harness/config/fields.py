@@ -22,7 +22,7 @@ from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section

@@ -19,7 +19,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import get_importer
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")  # ours
 INSTALLED = {"site-packages", "dist-packages"}

@@ -10,7 +10,8 @@ import secrets
 from collections.abc import Iterable
 
 from harness.config.plugins import REGISTRIES
-from harness.core.registry import Registry, UserError, replaceable
+from harness.core.errors import UserError
+from harness.core.registry import Registry, replaceable
 
 WORDS = {
     "compression": "codec",

@@ -30,7 +30,8 @@ from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
 from harness.config.imports import PACKAGES, Source, Sources, sources_of
 from harness.core.algorithm import ALGORITHMS, Algorithm
-from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
+from harness.core.errors import UserError
+from harness.core.registry import PLUGGED, PLUGINS, Registry
 from harness.metrics import METRICS
 from harness.models import MODELS
 from harness.problems import PROBLEMS

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.config.yaml import mapping, shown
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 
 KINDS = ("uniform", "log_uniform", "integer", "log_integer", "choice")
 TUNED = "tune.settings"  # ranges there may name algorithms

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.store import Store
 from privacy.event import SECRET
 

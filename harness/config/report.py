@@ -17,7 +17,7 @@ from harness.config.recorded import RUN_FIELDS
 from harness.config.settings import construct
 from harness.config.system import System
 from harness.config.yaml import mapping, shown
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
 from harness.storage.store import Store
 

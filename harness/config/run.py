@@ -16,7 +16,7 @@ from harness.config.fields import CohortSpec, DataSpec, Named, PartitionSpec
 from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS, Meta
-from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.errors import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
 from harness.core.settings.privacy_kinds import (
     USER_RECORDS,

@@ -14,8 +14,9 @@ from harness.config.sweep import Combination, assign
 from harness.config.tune import MOST_STEPS, HalvingTune, TuneSpec, is_tunable
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import Incompatible, UserError, counted, unknown
+from harness.core.errors import Incompatible, UserError, unknown
 from harness.core.settings.privacy_kinds import BUDGETS
+from harness.core.units import counted
 from privacy.event import Event
 
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
@@ -32,7 +33,7 @@ class Trial:
     seeds : list of int
         The seeds tried.
     values : list of float or None
-        The measure that chooses, one for each of them; None if a run did not end or has no such figure.
+        The measure that chooses, one for each of them; None if a run did not end or has no such value.
     tests : list of float or None
         The metric on the test samples of those runs, by which nothing is chosen.
     released : dict
@@ -100,7 +101,7 @@ class Search:
     trials : list of Trial
         In the order tried.
     best : int or None
-        The number of the trial that is chosen; None if none has a figure.
+        The number of the trial that is chosen; None if none has a value.
     finalists : list of Finalist
         What resampled searches choose.
     price : Price or None
@@ -140,7 +141,7 @@ class Search:
         )
 
     def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
-        """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
+        """Yield what becomes of the fields of each combination; of a search without a value they are skipped."""
         why = f"tuning: none of {counted(len(self.trials), 'setting')} has a {measure}"
         for cell in self.cells:
             assert cell.spec is not None

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from datasets.errors import DataError
 from harness.config.yaml import bounded, shown
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth, plainly
 
 T = TypeVar("T")

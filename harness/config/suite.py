@@ -52,7 +52,7 @@ from harness.config.settings import checked
 from harness.config.sweep import Combination, assign, expand
 from harness.config.tune import TuneSpec, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.section import Section
 from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT

@@ -28,7 +28,7 @@ from harness.config.run import RunSpec, validated
 from harness.config.settings import construct
 from harness.config.yaml import mapping
 from harness.core import rng
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.settings.privacy_kinds import BUDGETS
 from harness.problems import PROBLEMS
 
@@ -78,9 +78,9 @@ class RandomSearch:
         return over.at(generator.random())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Combination:
-    """One combination of a suite.
+    """One combination of a suite; another one with the same settings is another combination.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def expand(
     """
     expanded: list[Combination] = []
     for block in blocks:
-        alike: dict[tuple[int, ...], Combination] = {}
+        alike: dict[str, Combination] = {}
         for settings in combinations(block):
             combination = None if complete is not None else _with_other_seed(settings, alike)
             if combination is None:
@@ -146,9 +146,7 @@ def _combination(
         return Combination(content, None, str(error))
 
 
-def _with_other_seed(
-    settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
-) -> Combination | None:
+def _with_other_seed(settings: Sequence[Setting], alike: Mapping[str, Combination]) -> Combination | None:
     """Return an earlier combination with another seed, which needs no check; None without an earlier one."""
     seed = next((value for path, value in settings if path == "seed"), None)
     earlier = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
@@ -158,9 +156,9 @@ def _with_other_seed(
     return Combination({**deepcopy(earlier.given), "seed": seed}, spec, earlier.reason)
 
 
-def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
-    """Return the key of a combination without its seed, from the identities of the settings it shares."""
-    return tuple(id(setting) for setting in settings if setting[0] != "seed")
+def _all_but_seed(settings: Sequence[Setting]) -> str:
+    """Return the settings of a combination without its seed, as text."""
+    return repr([setting for setting in settings if setting[0] != "seed"])
 
 
 def distinct(repeated: Iterable[Combination]) -> tuple[Combination, ...]:

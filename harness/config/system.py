@@ -25,7 +25,7 @@ from pydantic import Field
 
 from harness.config.settings import construct
 from harness.config.yaml import mapping, read_yaml
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 
 Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]

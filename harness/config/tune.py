@@ -48,7 +48,7 @@ from harness.config.run import RunSpec
 from harness.config.settings import construct
 from harness.config.yaml import mapping, shown
 from harness.core import rng
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.metrics import ELSEWHERE
 
 SPLIT = "selection"

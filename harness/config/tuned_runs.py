@@ -11,7 +11,7 @@ from harness.config.ranges import WHOLE, Range
 from harness.config.searches import Search, families, searches, with_settings
 from harness.config.sweep import Combination
 from harness.config.tune import ADDED, MOST, WIDENINGS, SurfaceTune, TuneSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 #: Why there may be further runs, as they follow each other.
 OTHER_BUDGETS = "of settings that another budget prefers"
@@ -67,16 +67,16 @@ def estimate(cells: Sequence[Combination], tune: TuneSpec | None) -> Estimate:
     if tune is None:
         return Estimate(list(cells), [], [])
     found = searches(cells, tune)
-    means = {id(cell): _at_means(cell, search, tune) for search in found for cell in search.cells}
-    result = Estimate([means.get(id(cell), cell) for cell in cells], [], [])
+    means = {cell: _at_means(cell, search, tune) for search in found for cell in search.cells}
+    result = Estimate([means.get(cell, cell) for cell in cells], [], [])
     if not isinstance(tune, SurfaceTune):
         for search in found:
-            result.searched.extend([means[id(search.cells[0])]] * sum(tune.sizes()))
+            result.searched.extend([means[search.cells[0]]] * sum(tune.sizes()))
         return result
     for family in families(found):
         least, most, widened = _rungs(tune, family.searches[0].paths, len(family.searches))
         for search in family.searches:
-            cell = means[id(search.cells[0])]
+            cell = means[search.cells[0]]
             result.searched.extend([cell] * least.runs(tune))
             others, seeds, further = most.runs(tune) - least.runs(tune), *_seeds(search, tune)
             finalists = (widened.finalists - 1) * seeds

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 MAX_DEPTH = 30  # levels of lists and sections
 MAX_VALUES = 200_000  # in total, as YAML aliases can expand a short file
@@ -133,9 +133,9 @@ def _refuse_repeated(where: str, node: yaml.Node | None, loader: _Loader) -> Non
     pending, visited = [node], set()
     while pending:
         node = pending.pop()
-        if not isinstance(node, yaml.CollectionNode) or id(node) in visited:
+        if not isinstance(node, yaml.CollectionNode) or node in visited:
             continue
-        visited.add(id(node))
+        visited.add(node)
         pending += node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
         if not isinstance(node, yaml.MappingNode):
             continue
@@ -158,15 +158,15 @@ def _twice(earlier: yaml.Node, key: yaml.ScalarNode) -> str:
     return f"{cut(key.value)} is given twice, {at}; {mend}"
 
 
-def _count_values(node: yaml.Node | None, sizes: dict[int, float]) -> float:
+def _count_values(node: yaml.Node | None, sizes: dict[yaml.Node, float]) -> float:
     """Return the number of values that a node stands for, with those of its aliases each time."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
-    if id(node) not in sizes:
-        sizes[id(node)] = 0  # if it holds itself, which `bounded` refuses
+    if node not in sizes:
+        sizes[node] = 0  # if it holds itself, which `bounded` refuses
         parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
-        sizes[id(node)] = 1 + sum(_count_values(part, sizes) for part in parts)
-    return sizes[id(node)]
+        sizes[node] = 1 + sum(_count_values(part, sizes) for part in parts)
+    return sizes[node]
 
 
 def bounded(where: str, content: Any, *, finite: bool = False) -> None:

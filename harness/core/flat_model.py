@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.core.errors import UserError
 from harness.core.execution.ghost import watched
-from harness.core.registry import UserError
 
 NORMS = (nn.GroupNorm, nn.LayerNorm)
 Start = Callable[[torch.Generator], Tensor]
@@ -81,7 +81,7 @@ def loops_of(module: nn.Module | None) -> Loops | None:
     return next((part.loops for part in parts if part.loops is not None), None)
 
 
-Copies = dict[tuple[int, torch.device, torch.dtype], tuple[Tensor, Tensor]]
+Copies = dict[tuple[Tensor, torch.device, torch.dtype], Tensor]
 
 
 class Constants:
@@ -122,11 +122,11 @@ class Constants:
         if constant.device == device and constant.dtype == dtype:
             return constant
         of_run = any(constant is one for one in self.seeded)
-        copies, key = self._copies_of_seeded if of_run else self._copies, (id(constant), device, dtype)
+        copies, key = self._copies_of_seeded if of_run else self._copies, (constant, device, dtype)
         if key not in copies:
             with torch._C._DisableFuncTorch(), _disable_current_modes(), torch.no_grad():
-                copies[key] = constant, constant.to(device, dtype)  # an id is that of what lives
-        return copies[key][1]
+                copies[key] = constant.to(device, dtype)
+        return copies[key]
 
     def share(self, earlier: Constants) -> None:
         """Use the copies of an equal model, but for those of what the seed draws."""
@@ -165,8 +165,8 @@ def _named_constants(module: nn.Module | None) -> dict[str, Tensor]:
     """Return the constants of a module that are the same for all seeds."""
     if module is None:
         return {}
-    drawn = {id(value) for value in Constants.of(module).seeded}
-    return {name: value for name, value in module.named_buffers() if id(value) not in drawn}
+    drawn = set(Constants.of(module).seeded)
+    return {name: value for name, value in module.named_buffers() if value not in drawn}
 
 
 def constants_digest(module: nn.Module | None) -> str:
@@ -186,10 +186,10 @@ def constants_digest(module: nn.Module | None) -> str:
 
 def constants_of(module: nn.Module) -> list[tuple[Tensor, list[str]]]:
     """Return the constants of a module, each with all of its names."""
-    constants: dict[int, tuple[Tensor, list[str]]] = {}
+    constants: dict[Tensor, list[str]] = {}
     for name, value in module.named_buffers(remove_duplicate=False):
-        constants.setdefault(id(value), (value, []))[1].append(name)
-    return list(constants.values())
+        constants.setdefault(value, []).append(name)
+    return list(constants.items())
 
 
 def share_constants(module: nn.Module, earlier: nn.Module) -> None:
@@ -252,9 +252,9 @@ class Ravel:
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self.names = tuple(shapes)
-        aliases: dict[int, list[str]] = {}
+        aliases: dict[nn.Parameter, list[str]] = {}
         for name, parameter in module.named_parameters(remove_duplicate=False):
-            aliases.setdefault(id(parameter), []).append(name)
+            aliases.setdefault(parameter, []).append(name)
         self._aliases = tuple(aliases.values())  # every name of each parameter
         self.shapes = tuple(shapes.values())
         self.sizes = [shape.numel() for shape in self.shapes]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch
+from harness.core.errors import Incompatible
 from harness.core.flat_model import NORMS, constants_digest
-from harness.core.registry import Incompatible
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
 Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether they are set apart, how many
@@ -54,7 +54,7 @@ class Problem:
     ordered : Callable[[Tensor], Tensor]
         Puts models ``(..., P)`` as `predict` takes them, x before y, into the order of the module's parameters.
     measure : Callable[..., dict[str, float]] or None
-        Additional figures at an evaluation, from the mean variables and all clients' training data
+        Additional values at an evaluation, from the mean variables and all clients' training data
         ``(C, N, ...)``.
     module, rebuild : nn.Module and Callable[[nn.Module], Problem], or None
         The model whose parameters are x or its first coordinates, and the function that states the problem for
@@ -123,16 +123,25 @@ class Problem:
 
 
 Objective = Callable[[Problem], Callable[..., Tensor]]  # problem -> one-client function to differentiate
-F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-def per_sample(loss: F) -> F:
-    """Mark a one-client objective as a mean of independent contributions of the samples.
+@dataclass(frozen=True, slots=True)
+class PerSample:
+    """A one-client objective that is a mean of independent contributions of the samples.
 
-    Record-level privacy clips these contributions and refuses objectives without the mark.
+    Record-level privacy clips these contributions and refuses other objectives.
+
+    Attributes
+    ----------
+    loss : Callable[..., Tensor]
+        The objective.
     """
-    loss.per_sample = True  # type: ignore[attr-defined]
-    return loss
+
+    loss: Callable[..., Tensor]
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Return the objective's value."""
+        return self.loss(*arguments)
 
 
 def problem_loss(problem: Problem) -> Callable[..., Tensor]:

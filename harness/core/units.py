@@ -1,4 +1,4 @@
-"""Units of costs wherever a person reads them. Files for other programs keep plain numbers."""
+"""Numbers with units or nouns, wherever a person reads them. Files for other programs keep plain numbers."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def duration(seconds: float | None) -> str:
 def energy(joules: float | None) -> str:
     """Return an energy as ``3.2 kJ``."""
     return _scaled(joules, ("J", "kJ", "MJ", "GJ", "TJ"))
+
+
+def counted(count: object, noun: str) -> str:
+    """Return a number, or a range in words, with its noun: in the plural unless it is one."""
+    number = f"{count:,}" if isinstance(count, int) else str(count)
+    plural = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number} {noun}{'' if number in ('1', '1.0') else plural}"
 
 
 def _scaled(value: float | None, units: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ from harness.config.code import NONE
 from harness.config.plugins import authors_line
 from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
+from harness.core.errors import UserError
 from harness.core.interruption import remembered
-from harness.core.registry import UserError
 from harness.simulation.build import identify, keyed, prepare
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples

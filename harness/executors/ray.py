@@ -20,7 +20,7 @@ import torch
 
 from harness.config import plugins
 from harness.config.run import RunSpec
-from harness.core.registry import Interrupted, UserError
+from harness.core.errors import Interrupted, UserError
 from harness.executors.local import Ended, Outcome, Unit, run_together
 from harness.simulation.setup import Execution
 from harness.storage.store import Store

@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from harness.config.recorded import FROZEN, named_parts, own_version, run_id
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec, read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.simulation.build import frozen_part, identify
 from harness.storage.files import Damaged
 from harness.storage.run_files import ENDS

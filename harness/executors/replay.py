@@ -16,7 +16,7 @@ import pandas as pd
 
 from harness.config.code import NONE
 from harness.config.run import RunSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors import cores
 from harness.executors.local import run_one, torch_threads
 from harness.executors.records import Unrepeatable, repeatable

@@ -18,8 +18,8 @@ from typing import Protocol, TypeVar
 from harness.config import notebook
 from harness.config.recorded import named_parts
 from harness.config.run import RunSpec
+from harness.core.errors import UserError, unknown
 from harness.core.execution.memory import room
-from harness.core.registry import UserError, unknown
 from harness.executors import EXECUTORS, cores
 from harness.executors.local import Ended, Outcome, Unit, run_one, run_together
 from harness.executors.processes import Processes

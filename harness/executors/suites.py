@@ -13,7 +13,8 @@ from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import TuneSpec
 from harness.config.tuned_runs import estimate
-from harness.core.registry import UserError, counted, unknown
+from harness.core.errors import UserError, unknown
+from harness.core.units import counted
 from harness.executors import cores
 from harness.executors.scheduler import choose
 from harness.executors.tuning.suite import Tuning

@@ -14,7 +14,7 @@ from datasets.errors import DataError
 from harness.config.recorded import check_current, run_id, versions
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.scheduler import Outcome, run_all
 from harness.simulation.build import data_digest, frozen_part
 from harness.simulation.callbacks import Callback, observed

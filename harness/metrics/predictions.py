@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.metrics.ranking import Bools, Floats, Ints, Ranking, hit_rates, ranking
 from harness.storage.cells import write_rows
 from harness.storage.files import replacing

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from harness.core.registry import PLUGGED, UserError, replaceable
+from harness.core.errors import UserError
+from harness.core.registry import PLUGGED, replaceable
 from harness.metrics.predictions import Predictions, check_array
 
 Direction = Literal["max", "min"]

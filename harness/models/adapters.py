@@ -38,9 +38,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.core import rng
+from harness.core.errors import UserError, unknown
 from harness.core.execution.exact.row_product import Linear
 from harness.core.flat_model import Ravel, seed_constants, set_start, start_of
-from harness.core.registry import UserError, unknown
 from harness.models.values import checked
 
 Kind = Literal["lora", "ffa_lora", "fedsa_lora"]
@@ -207,12 +207,12 @@ def adapted(where: str, network: nn.Module, adapter: Adapter, head: str | None) 
     network.requires_grad_(False)
     for name in whole:
         network.get_submodule(name).requires_grad_(True)
-    replacements = {id(layers[name]): Adapted(cast(nn.Linear, layers[name]), adapter) for name in names}
-    places = [name for name, one in network.named_modules(remove_duplicate=False) if id(one) in replacements]
+    replacements = {layers[name]: Adapted(cast(nn.Linear, layers[name]), adapter) for name in names}
+    places = [name for name, one in network.named_modules(remove_duplicate=False) if one in replacements]
     for place in places:
         owner, _, leaf = place.rpartition(".")
         holder = network.get_submodule(owner)
-        setattr(holder, leaf, replacements[id(getattr(holder, leaf))])
+        setattr(holder, leaf, replacements[getattr(holder, leaf)])
     return network
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
 from harness.core.flat_model import Ravel, loops_of, set_start, start_of, traits_of
-from harness.core.registry import UserError
 
 Initializer = Literal["default", "xavier", "kaiming", "own"]
 

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
-from harness.core.registry import UserError
 from harness.models.net import Initializer, Net
 from harness.models.registry import model
 from harness.models.values import Shape

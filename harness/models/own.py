@@ -22,9 +22,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from harness.core import rng
+from harness.core.errors import UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Loops, Ravel, changes_in_forward, freeze, set_start, take_in_loops
-from harness.core.registry import UserError
 from harness.models.adapters import Adapter, adapted, adapters_of
 from harness.models.net import Net
 
@@ -111,7 +111,7 @@ def _constructed_start(
 
 def _obstacle(module: nn.Module) -> str | None:
     """Return the reason why the layers of a module cannot be trained in a federation; None if they can."""
-    registered = {id(one) for one in (*module.modules(), *module.parameters(), *module.buffers())}
+    registered = {*module.modules(), *module.parameters(), *module.buffers()}
     for name, layer in module.named_modules():
         what = f"{type(layer).__name__} {name!r}"
         if changes_in_forward(layer):
@@ -148,13 +148,13 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _loose(layer: nn.Module, registered: Collection[int]) -> str | None:
+def _loose(layer: nn.Module, registered: Collection[object]) -> str | None:
     """Return which attribute of a layer has a tensor or a layer that no digest covers and nobody trains."""
     for key, value in vars(layer).items():
         if key in INSIDE or getattr(value, "requires_grad", False):
             continue
         for one in _parts(value):
-            if isinstance(one, Tensor | nn.Module) and id(one) not in registered:
+            if isinstance(one, Tensor | nn.Module) and one not in registered:
                 return f"{'a tensor' if isinstance(one, Tensor) else type(one).__name__} in attribute {key!r}"
     return None
 
@@ -333,24 +333,20 @@ def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
 
     It must be trained as a whole, and is no factor of an adapter.
     """
-    factors = {id(part) for layer in adapters_of(module) for part in layer.modules()}
+    factors = {part for layer in adapters_of(module) for part in layer.modules()}
     linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
     layers = {
         name: layer
         for name, layer in linear.items()
-        if not any(True for _ in layer.buffers()) and id(layer) not in factors
+        if not any(True for _ in layer.buffers()) and layer not in factors
     }
     named = [name for name, layer in layers.items() if name == "head" or layer.out_features == outputs]
     if not named:
         return None
     name = "head" if "head" in layers else named[-1]
-    ids = {id(parameter) for parameter in layers[name].parameters()}
-    uses = [
-        shared_parameter
-        for _, shared_parameter in module.named_parameters(remove_duplicate=False)
-        if id(shared_parameter) in ids
-    ]
-    if not name or len(uses) > len(ids):  # the module is the layer, or others share its parameters
+    own = set(layers[name].parameters())
+    uses = sum(parameter in own for _, parameter in module.named_parameters(remove_duplicate=False))
+    if not name or uses > len(own):  # the module is the layer, or others share its parameters
         return None
     head, before = _divide(deepcopy(module), name)
     try:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from harness.core import rng
+from harness.core.errors import UserError, unknown
 from harness.core.flat_model import Ravel, constants_digest, freeze, share_constants
-from harness.core.registry import Registry, UserError, unknown
+from harness.core.registry import Registry
 from harness.models.adapters import Adapter, adaptable, adapted, seed_adapters, start_adapters
 from harness.models.own import adapt
 from harness.models.values import KINDS, Shape, checked, kind_of

@@ -6,7 +6,7 @@ import torch
 
 from datasets.encoders import ENCODERS
 from datasets.errors import DataError
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.models.net import Net
 from harness.models.registry import model
 from harness.models.values import Shape

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 Shape = tuple[int, ...]
 KINDS = "int, float, bool, str, Literal[...] or tuple[int, ...]"

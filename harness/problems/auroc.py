@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness import models
+from harness.core.errors import UserError
 from harness.core.execution.exact.functions import sigmoid
 from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 
 CHUNK = 2048  # samples in one pass of `measure`

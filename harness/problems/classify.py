@@ -10,10 +10,10 @@ from torch import Generator, Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness import models
+from harness.core.errors import Incompatible
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.problem import Problem, share_parameters
-from harness.core.registry import Incompatible
 from harness.problems.base import Setting, problem_type
 
 

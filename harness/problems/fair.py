@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness import models
+from harness.core.errors import UserError
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.moreau import envelope_gradient
 from harness.core.problem import Problem
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 
 

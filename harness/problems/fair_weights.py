@@ -25,11 +25,11 @@ from datasets.federation import Batch, Federation
 from datasets.validation import balanced
 from harness import models
 from harness.core import rng
+from harness.core.errors import UserError
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import Problem, identity
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 
 Domain = Literal["simplex", "clip", "softmax", "none"]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
+from harness.core.errors import UserError
 from harness.core.problem import Problem
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 
 Entry = float | list[float] | list[list[float]]

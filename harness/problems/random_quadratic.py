@@ -29,8 +29,8 @@ from torch import Tensor
 
 from datasets.federation import Federation
 from harness.core import rng
+from harness.core.errors import UserError
 from harness.core.problem import Problem
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 from harness.problems.quadratic import drawn_digest, holding, minimax, quartic_slope
 

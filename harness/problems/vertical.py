@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from datasets.federation import Batch, Federation
 from harness import models
+from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import with_plain_layers
 from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem, identity
-from harness.core.registry import UserError
 from harness.problems.base import Setting, problem_type
 
 Activation = Literal["before", "after"]

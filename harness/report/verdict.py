@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.statistics import FEWEST, detectable, paired_statistics
 
 HELD, NOT_SEEN, REFUTED, OPEN = VERDICTS = "held", "not seen", "refuted", "cannot be judged"

@@ -17,8 +17,8 @@ from harness.config.recorded import identity, named_parts, own_version
 from harness.config.run import RunSpec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
+from harness.core.errors import Incompatible, UserError
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy import PrivacyTerms
 from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.problems import PROBLEMS, Setting

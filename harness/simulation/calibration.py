@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from datasets.errors import warn_once
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.compression import PLAIN
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import (

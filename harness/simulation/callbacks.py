@@ -15,7 +15,7 @@ Observe = Callable[[RunSpec, int, dict[str, Any]], None]
 class StopEarly(Exception):
     """Raise it in a callback to end a run before its last round.
 
-    The run is ``stopped``, with the message as its reason: its figures are of fewer rounds than asked for, so no
+    The run is ``stopped``, with the message as its reason: its values are of fewer rounds than asked for, so no
     table averages them. With ``retry`` it continues where it stopped.
     """
 

@@ -15,9 +15,9 @@ from harness import models
 from harness.config.run import RunSpec, refuse_too_many
 from harness.core.algorithm import Algorithm
 from harness.core.clients.pruning import prunable
+from harness.core.errors import Incompatible, UserError
 from harness.core.methods.personal import Split
 from harness.core.problem import Problem, names_by_length
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy import PrivacyTerms
 from harness.core.settings.privacy_kinds import GradientPrivacy
 from harness.core.wire import low_rank

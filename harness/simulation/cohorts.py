@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.core import rng
 from harness.core.clients import sampling
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 
 

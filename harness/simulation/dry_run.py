@@ -23,6 +23,7 @@ from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import LARGEST
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
+from harness.core.wire.known_terms import Round
 from harness.core.wire.message import Average, Code, Message
 from harness.core.wire.stages import Stages
 from harness.simulation.hollow import by_shapes
@@ -295,8 +296,11 @@ class DryStages(Stages):
 class DryChannel(Channel):
     """A channel that counts bytes from the shapes of messages alone."""
 
-    def __init__(self, *arguments: Any, stages: Callable[..., Stages] = DryStages, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        stages: Callable[..., Stages] = DryStages,
+        again: Round | None = None,  # not gone through: sizes do not depend on it
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, stages=stages, **options)
-
-    def release_values(self, round: Callable[..., Any]) -> None:
-        """Set nothing apart: sizes do not depend on it."""

@@ -16,9 +16,9 @@ from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.row_table import RowTable
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model
@@ -52,7 +52,7 @@ def measure(
     final : bool
         Also evaluate on training data if there are sensitive groups, and every node's own model in gossip.
     unprotected : {"all", "needed", "none"}
-        Which figures of other samples than test samples, which no noise protects: all; those on samples that are
+        Which values of other samples than test samples, which no noise protects: all; those on samples that are
         held out to choose settings, and of problems without predictions; or none.
 
     Returns
@@ -62,35 +62,35 @@ def measure(
     Predictions or None
         The test predictions behind the metrics.
     """
-    figures: dict[str, float | None] = {}
+    measured: dict[str, float | None] = {}
     everything = unprotected == "all"
     if problem.measure is not None and (everything or (unprotected == "needed" and problem.predict is None)):
-        figures |= _measured(problem.measure, federation, state)
+        measured |= _measured(problem.measure, federation, state)
     if gossip:
-        figures["consensus"] = consensus_distance(state.x)
+        measured["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
-        return figures, None
+        return measured, None
     if problem.kind == "bilevel" and everything:
-        figures["outer_loss"] = outer_loss(problem, federation, rows, state)
+        measured["outer_loss"] = outer_loss(problem, federation, rows, state)
     if problem.kind == "vertical" and everything:
-        figures["stationarity"] = joint_gradient_norm(problem, federation, model)
+        measured["stationarity"] = joint_gradient_norm(problem, federation, model)
     predictions = predict(problem, federation, rows, model)
     if gossip and final and predictions.y_pred is not None:
-        figures |= _of_nodes(problem, federation, rows, state.x)
+        measured |= _of_nodes(problem, federation, rows, state.x)
     for split in ELSEWHERE:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
             values = evaluate(
                 predict(problem, federation, rows, model, split), federation.clients, ELSEWHERE[split]
             )
-            figures |= {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
-    return {**evaluate(predictions, federation.clients), **figures}, predictions
+            measured |= {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
+    return {**evaluate(predictions, federation.clients), **measured}, predictions
 
 
 def _measured(
     function: Callable[..., dict[str, float]], federation: Federation, state: Any
 ) -> dict[str, float | None]:
-    """Return the problem's own figures of the mean variables, on all training data."""
+    """Return the problem's own values of the mean variables, on all training data."""
     values = function(average(state), federation.pool.at(federation.splits["train"]))
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
@@ -98,15 +98,15 @@ def _measured(
 def _of_nodes(
     problem: Problem, federation: Federation, rows: ClientExecutor, x: Tensor
 ) -> dict[str, float | None]:
-    """Return mean and minimum over nodes of the figures of a node's model ``(total, P)`` on all test samples."""
-    figures: dict[str, float | None] = {}
+    """Return mean and minimum over nodes of the values of a node's model ``(total, P)`` on all test samples."""
+    measured: dict[str, float | None] = {}
     each = [predict(problem, federation, rows, model) for model in x]
     for name in ELSEWHERE["node"]:
         values = [METRICS[name].fn(predictions) for predictions in each]
         defined = [value for value in values if value is not None]
-        figures[f"node_{name}"] = sum(defined) / len(defined) if defined else None
-        figures[f"worst_node_{name}"] = min(defined, default=None)
-    return figures
+        measured[f"node_{name}"] = sum(defined) / len(defined) if defined else None
+        measured[f"worst_node_{name}"] = min(defined, default=None)
+    return measured
 
 
 def outer_loss(problem: Problem, federation: Federation, rows: ClientExecutor, state: Any) -> float | None:

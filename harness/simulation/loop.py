@@ -87,7 +87,7 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
         while live:
             if _evaluated(run.round, setup):
                 if setup.privacy is not None and setup.privacy.spec.secure_rng:
-                    # Noise that cannot be drawn again: no round whose figures are on record may be repeated.
+                    # Noise that cannot be drawn again: no round whose values are on record may be repeated.
                     pending = PendingCheckpoint(live, setup, run.state_dict())
                     pending.save()
                 lost = [n for n, recorder in enumerate(live) if not recorder.evaluate(run, n)]

@@ -14,7 +14,7 @@ from datasets.stand_in import DIGEST
 from harness.config.recorded import identity
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.units import size
 from harness.simulation.build import frozen_part, identify, named_digest, prepare
 from harness.simulation.calibration import calibrated
@@ -51,26 +51,25 @@ def plan(
     there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
     shape, with equal classes; such a row has no id. What an encoder makes of data is not computed then.
-    Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
-    ``seed_planned`` names the seed whose figures a row has, if it is another.
+    Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their values in turn;
+    ``seed_planned`` names the seed whose values a row has, if it is another.
     Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
     ``done`` is called with the number of rows that are made.
     """
     memo = Memo(timed)
-    distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
-    kinds: dict[str, list[int]] = {}
-    for key, cell in distinct.items():
-        kinds.setdefault(without_seed(cell.spec) if cell.spec else str(key), []).append(key)
-    first = [key for some in kinds.values() for key in some[:SEEDS]]
-    planned: dict[int, dict[str, Any]] = {}
-    for key in sorted(first, key=lambda key: "" if (spec := distinct[key].spec) is None else data_key(spec)):
-        planned[key] = _row(distinct[key], memo)
+    kinds: dict[str | Combination, list[Combination]] = {}
+    for cell in dict.fromkeys(cells):  # a search repeats its combination
+        kinds.setdefault(without_seed(cell.spec) if cell.spec else cell, []).append(cell)
+    first = [cell for some in kinds.values() for cell in some[:SEEDS]]
+    planned: dict[Combination, dict[str, Any]] = {}
+    for cell in sorted(first, key=lambda cell: "" if cell.spec is None else data_key(cell.spec)):
+        planned[cell] = _row(cell, memo)
         done(len(planned))
     for some in kinds.values():
-        for number, key in enumerate(some[SEEDS:]):
-            planned[key] = _taken_over(planned[some[number % SEEDS]], distinct[key], identified)
+        for number, cell in enumerate(some[SEEDS:]):
+            planned[cell] = _taken_over(planned[some[number % SEEDS]], cell, identified)
             done(len(planned))
-    return [planned[id(cell)] for cell in cells]
+    return [planned[cell] for cell in cells]
 
 
 def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dict[str, Any]:
@@ -263,7 +262,7 @@ def without_seed(spec: RunSpec) -> str:
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
-class Figures(NamedTuple):
+class Planned(NamedTuple):
     """All that a plan tells of a run: the digest that names its data, and what was counted and measured."""
 
     clients: int
@@ -273,7 +272,7 @@ class Figures(NamedTuple):
 
 
 class Memo:
-    """Figures of planned runs, found once for runs that differ in nothing that they depend on.
+    """Values of planned runs, found once for runs that differ in nothing that they depend on.
 
     Only data are made for every seed, and only those of the last are kept. Trials are made once for runs that
     differ in their seed only, dry runs for those whose clients have equally many samples too. A drawn cohort, a
@@ -291,8 +290,8 @@ class Memo:
         self._trials: dict[str, Trial | None] = {}
         self._counts: dict[Hashable, Counts] = {}
 
-    def figures(self, spec: RunSpec) -> Figures:
-        """Return the figures of a run.
+    def planned(self, spec: RunSpec) -> Planned:
+        """Return what the plan tells of a run.
 
         Raises
         ------
@@ -307,7 +306,7 @@ class Memo:
         trial_key = without_seed(spec)
         counts = None if dealt is None else self._counts.get(self._key(spec, dealt, True))
         if dealt is not None and counts is not None:
-            return Figures(dealt.clients, _named(spec, dealt), counts, self._trials.get(trial_key))
+            return Planned(dealt.clients, _named(spec, dealt), counts, self._trials.get(trial_key))
         setup = prepare(spec, cache=self._federations)
         key = self._key(spec, setup.federation, dealt is not None and setup.federation.splits is dealt.splits)
         counts = self._counts.get(key)
@@ -319,7 +318,7 @@ class Memo:
             if self._timed and trial_key not in self._trials:
                 self._trials[trial_key] = trial(ready, counts.memory)
         digest = setup.federation.digest if dealt is None else _named(spec, dealt)
-        return Figures(setup.federation.clients, digest, counts, self._trials.get(trial_key))
+        return Planned(setup.federation.clients, digest, counts, self._trials.get(trial_key))
 
     def frozen_part(self, spec: RunSpec, digest: str) -> str:
         """Return the digest of the frozen part of the model of the run that was planned last."""
@@ -350,7 +349,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
     if cell.spec is None:
         return {"status": "skipped", "reason": cell.reason}
     try:
-        clients, digest, counts, measured = memo.figures(cell.spec)
+        clients, digest, counts, measured = memo.planned(cell.spec)
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
     privacy = counts.privacy

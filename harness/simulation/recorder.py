@@ -145,8 +145,8 @@ class Recorder:
         if last and self._setup.spec.attacks is not None:
             from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow
 
-            figures, self._attacks = attacked(self._setup, run, number)
-            metrics |= figures
+            values, self._attacks = attacked(self._setup, run, number)
+            metrics |= values
         at = run.snapshot(number)
         cost = at.cost if self._expected is None else self._expected(at.round)
         parties = {name: _numbers(each) for name, each in at.errors.items()}
@@ -254,7 +254,7 @@ class Recorder:
             self._finished.seal(*written)
 
     def _compare(self, recorded: Mapping[str, Any]) -> None:
-        """Refuse predictions from which other figures would follow than those recorded."""
+        """Refuse predictions from which other values would follow than those recorded."""
         now, then = self._line["metrics"], recorded["metrics"]
         differing = [name for name in then if then[name] != now.get(name)]
         if differing:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import exact_sizes
 from harness.core.execution.memory import Room, resident, room
 from harness.core.flat_model import Ravel
-from harness.core.registry import UserError
 from harness.core.units import size
 from harness.simulation.dry_run import DryChannel, DryClients, with_some_noise
 from harness.simulation.evaluation import CHUNK

@@ -21,7 +21,7 @@ from datasets.formats import MARKS, Reading, parse_address
 from datasets.limits import check_regular
 from datasets.numerals import MISSING_MARKS
 from datasets.opening import FORMATS, alike
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from datasets.federation import Inputs
 from datasets.limits import check_regular
 from harness import models
 from harness.config.settings import checked
+from harness.core.errors import UserError, unknown
 from harness.core.flat_model import Ravel, set_constants
-from harness.core.registry import UserError, unknown
 from harness.simulation.saved_columns import Rows, features, read_rows
 from harness.simulation.setup import Setup
 from harness.simulation.simulation import Simulation

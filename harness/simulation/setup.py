@@ -14,10 +14,10 @@ from datasets.federation import Federation
 from harness.config.code import checked_code
 from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.simulation.totals import DryRun
@@ -41,7 +41,7 @@ class Execution:
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
     diagnostics : bool
-        Whether runs with privacy also write figures of private data that no noise protects: of training samples,
+        Whether runs with privacy also write values of private data that no noise protects: of training samples,
         and of messages before their noise.
     noise_code : str or None
         Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the

@@ -21,15 +21,16 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import PrunedModels, masked_state, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
+from harness.core.wire.known_terms import Round
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
@@ -82,7 +83,7 @@ class Simulation:
     federations : sequence of Federation
         Federation of each run for evaluations. Default: its slice of the stacked one.
     diagnostics : bool
-        Whether figures of private data that no noise protects are computed for the researcher: of training samples,
+        Whether values of private data that no noise protects are computed for the researcher: of training samples,
         and of messages before their noise.
     clients, evaluated_clients, channel : Callable
         Replacements for tests, audits and dry runs: what makes the clients of a round, those of an evaluation, and
@@ -253,11 +254,10 @@ class Simulation:
         else:
             clients = self.clients(ids, self.round, expected=self.cohorts.expected, chosen=not drawn)
         self._begin_round(clients)
-        channel = self.channel(clients, diagnose)
         algorithm, before = self.algorithm.at(self.round), self.state
         advance = partial(algorithm.round, before)
-        if isinstance(algorithm, Release) and algorithm.release == "value":
-            channel.release_values(advance)
+        releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
+        channel = self.channel(clients, diagnose, advance if releases_values else None)
         if self._chunked:
             self.state = round_in_chunks(advance, clients, channel.part, self.rows)
         else:
@@ -409,14 +409,15 @@ class Simulation:
             chosen=chosen,
         )
 
-    def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
-        """Return the channel of a cohort."""
+    def channel(self, clients: Clients, diagnose: bool = False, again: Round | None = None) -> Channel:
+        """Return the channel of a cohort; ``again`` as of `Outbox`."""
         return self._channel(
             clients,
             mixing=self._mixing,
             privacy=self.privacy,
             compression=self.compression,
             state=self.channel_state,
+            again=again,
             diagnose=diagnose,
         )
 
@@ -521,7 +522,7 @@ def _default_noise_keys(
 
 
 def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
-    """Return which figures of private data evaluations have, which no noise protects."""
+    """Return which values of private data evaluations have, which no noise protects."""
     if privacy is not None and privacy.spec.strict:
         return "none"
     return "all" if diagnostics or privacy is None else "needed"

@@ -144,7 +144,7 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
     for number, run in enumerate(setups):
         seeds.setdefault(run.spec.seed, []).append(number)
     runs_of_seed = max(map(len, seeds.values()))
-    share = pools[0].nbytes if len({id(x) for x in pools}) > 1 else 0  # of the pools, a seed's
+    share = pools[0].nbytes if any(x is not pools[0] for x in pools) else 0  # of the pools, a seed's
     fit = max(1, int(POOL_BYTES / share)) if share else LARGEST
 
     def largest(entries: int) -> int:

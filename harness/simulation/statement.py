@@ -10,8 +10,8 @@ import numpy as np
 from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
+from harness.core.errors import UserError
 from harness.core.flat_model import seeded
-from harness.core.registry import UserError
 from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.settings.privacy_kinds import DistributedPrivacy, PrivacySettings, UserPrivacy
 from harness.models import adapters_of

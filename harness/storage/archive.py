@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, cast
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.files import open_file, output
 from harness.storage.manifest import (
     ARCHIVE,

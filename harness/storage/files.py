@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
 MOST_LEVELS = 64  # of nested lists and objects

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.files import Damaged, json_lines, read_json
 from harness.storage.run_files import RESULTS
 from harness.storage.seals import sha256

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.contents import Named, accept_any
 from harness.storage.files import (
     Damaged,

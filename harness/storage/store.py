@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.core.errors import UserError
 from harness.core.garbage import no_collection
-from harness.core.registry import UserError
 from harness.storage.contents import Contents, Named, accept_any, contents
 from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder

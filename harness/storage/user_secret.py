@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from datasets.cache import cache_dir
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 LENGTH = 32  # bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, faults, read_manifest
 from harness.storage.run_files import ENDS, EXTRAS

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
+from harness.core.errors import Incompatible, UserError
 from harness.core.losses import cross_entropy
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy import Privacy
 from harness.simulation.calibration import recalibrated
 from harness.simulation.setup import Setup

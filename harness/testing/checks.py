@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.models import MODELS
 from harness.simulation.setup import Setup
 from harness.testing.canary_audit import audit_run

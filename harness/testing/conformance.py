@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from harness.core import rng
-from harness.core.algorithm import Algorithm, Descent, ServerUpdate
+from harness.core.algorithm import Algorithm
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
+from harness.core.methods.descent import Descent
+from harness.core.methods.server_update import ServerUpdate
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
@@ -92,7 +94,7 @@ class StandIn(Channel):
     def known(self, method: str) -> Known | None:
         """Return the known terms without a mechanism, too, and their mean."""
         averages = self._mixing is None and method == "mean_and_sent"
-        return None if self._round is None else self._known(self._round, method, averages=averages)
+        return None if self._again is None else self._known(self._again, method, averages=averages)
 
 
 class Equal(Clients):

@@ -16,8 +16,8 @@ from datasets.federation import Batch, Federation
 from harness import models
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
+from harness.core.errors import UserError
 from harness.core.flat_model import Ravel, constants_digest
-from harness.core.registry import UserError
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 from harness.testing.small_tasks import Failed, checked

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from harness.core.algorithm import Algorithm
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.snapshot import Diverged
 from harness.testing.conformance_privacy import CENTRAL, LOCAL, TINY

@@ -17,9 +17,9 @@ from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.batches import Batches, BatchPlan
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import masked_state, prune_own_models
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor, Mode
 from harness.core.problem import Kind, Problem
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from datasets.federation import stack
 from harness.core.algorithm import Algorithm, Release
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message

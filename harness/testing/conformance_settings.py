@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from datasets.federation import stack
 from harness.core.algorithm import Algorithm
+from harness.core.errors import UserError
 from harness.core.per_run import Mixed
-from harness.core.registry import UserError
 from harness.testing.small_tasks import Failed, same_state, simulate, small, task_of
 
 ROUNDS = 2

@@ -22,9 +22,9 @@ from harness import models
 from harness.config.plugins import authors_line
 from harness.core import rng
 from harness.core.algorithm import Algorithm
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Kind, Problem
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.stages import Stages
 from harness.problems import PROBLEMS, Setting

@@ -14,7 +14,8 @@ from harness.cli.options import sample_options
 from harness.cli.verify import bounds, report_written
 from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.records import checked_record
 from harness.executors.replay import Replay, caught, chosen, replay
 from harness.report.folder import command_of

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.identity import TASK, Identity, cell_key
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results

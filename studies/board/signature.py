@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 NAMESPACE = "fedfrontier"  # a signature made for something else does not count
 MOST_BYTES = 16_384  # of a signature

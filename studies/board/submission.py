@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.environment import machine, versions
 from harness.storage.files import copy, make_folder, read_bytes, read_json, write_json, write_text, writing
 from harness.storage.manifest import (

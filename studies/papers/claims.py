@@ -32,7 +32,7 @@ from harness.config.report import COSTS_TO_TARGET, Target, check_measure, read_t
 from harness.config.run import RunSpec
 from harness.config.suite import checked_name
 from harness.config.yaml import mapping, read_yaml, shown
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.metrics import better_is_higher
 from harness.report.data.specs import digest
 from harness.report.data.tidy import NAMED

@@ -10,7 +10,8 @@ from pathlib import Path
 from harness.cli import grammar
 from harness.cli.console import log, out, print_rows
 from harness.config.recorded import results_folder
-from harness.core.registry import UserError, counted, unknown
+from harness.core.errors import UserError, unknown
+from harness.core.units import counted
 from harness.report.data.results import Results
 from harness.storage.files import write_text
 from studies.papers import pages, table

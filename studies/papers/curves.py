@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.results import Results, Run
 from harness.report.data.statistics import paired_statistics
 from harness.storage.cells import as_csv, from_csv

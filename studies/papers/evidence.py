@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from harness.config.recorded import completed, named_parts
 from harness.config.report import COSTS
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.report.data.identity import origin, plugged
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, Run

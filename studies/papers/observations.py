@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.config.recorded import NAMES, SPECIAL, versions
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.cells import as_csv, from_csv
 from harness.storage.files import write_text
 from studies.papers.claims import PaperClaims

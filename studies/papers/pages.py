@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.published import read_fields
 from harness.report.data.statistics import paired_statistics
 from harness.report.plots.figure import DPI, appearance, canvas

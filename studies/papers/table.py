@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.tables.text import quantity
 from studies.papers.observations import Observation
 from studies.papers.verdicts import Finding

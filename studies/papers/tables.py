@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.report.data.published import read_fields
 from studies.papers.claims import PaperClaim, PaperClaims, settings_text
 from studies.papers.observations import FILE, Observation, read_observations

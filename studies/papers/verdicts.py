@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import verdict as verdicts
 from harness.report.data.procedure import Choice, Interval, draw_means, interval_of
 from harness.report.data.statistics import FEWEST, RESAMPLES

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.statistics import t_half
 from harness.report.tables.text import in_points
 from studies.results.figures import Figure, count, span

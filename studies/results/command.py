@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.cli.console import log
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.plots.figure import DPI, canvas
 from harness.storage.files import write_text
 from studies.results.boards import ROOT, Boards

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.results.boards import Board
 from studies.results.figures import Figure
 

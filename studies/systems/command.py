@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from harness.cli.console import out, print_rows
 from harness.cli.epsilon import number
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from privacy.calculator import MOST_DRAWS
 from studies.systems.compositions import Row
 from studies.systems.settings import SETTINGS, Evaluation, evaluate

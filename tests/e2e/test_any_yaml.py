@@ -15,7 +15,7 @@ from harness.config.recorded import identity
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import make_suite
 from harness.config.yaml import read_yaml
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.store import Store
 
 SPECS = [

@@ -19,7 +19,8 @@ from killing import CANCER, OFTEN, tiny
 
 from harness.config import plugins
 from harness.config.run import read_spec
-from harness.core.registry import PLUGGED, Interrupted, UserError
+from harness.core.errors import Interrupted, UserError
+from harness.core.registry import PLUGGED
 from harness.executors import ray as on_ray
 from harness.executors import scheduler
 from harness.executors.processes import Processes

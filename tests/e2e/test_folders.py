@@ -10,7 +10,7 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.scheduler import run_one
 from harness.executors.work import Work
 from harness.storage import files, seals

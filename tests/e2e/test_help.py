@@ -16,7 +16,7 @@ from harness.cli import doctor
 from harness.cli.examples import EXAMPLES
 from harness.cli.parser import main, parser
 from harness.cli.visible import Screen
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.files import Unwritable
 from harness.storage.store import Store
 from tests.e2e.test_docs_commands import Block

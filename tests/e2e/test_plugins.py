@@ -14,7 +14,8 @@ from harness.cli.parser import main
 from harness.config import plugins
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import PLUGGED, UserError
+from harness.core.errors import UserError
+from harness.core.registry import PLUGGED
 from harness.metrics import METRICS, RECALLED
 from harness.simulation.build import identify
 from harness.testing.conformance import check

@@ -9,9 +9,9 @@ from torch import nn
 from harness import models
 from harness.core import ALGORITHMS, Clients
 from harness.core.clients.batches import Batches
+from harness.core.errors import UserError
 from harness.core.execution import tracing
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.registry import UserError
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as mechanism

@@ -16,6 +16,7 @@ from harness.core.problem import Problem
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
+from harness.core.wire.known_terms import Round
 from harness.problems.classify import classifier
 from privacy.ledger import Ledger, PrivacyReport
 from tests.support.worlds import COUNTS, EXACT, iid_federation
@@ -74,11 +75,13 @@ def channel(
     *,
     state: dict[str, Tensor] | None = None,
     mixing: Tensor | None = None,
+    again: Round | None = None,
     **members: Any,
 ) -> Channel:
     """Return the way out of such a cohort."""
     clients = cohort(mechanism=mechanism, **members)
-    return Channel(clients, privacy=mechanism, compression=compression, state=state, mixing=mixing)
+    options: Any = {"privacy": mechanism, "compression": compression, "state": state}
+    return Channel(clients, mixing=mixing, again=again, **options)
 
 
 def booked(way: Channel, z: float = 1.0) -> PrivacyReport:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sharing import for_runs
 from harness.core.public import Public
-from harness.core.registry import Incompatible
 
 Split = Literal["train", "validation"]
 

@@ -19,11 +19,11 @@ from harness.core.clients.party_models import PartyModels
 from harness.core.clients.private_batches import Records
 from harness.core.clients.pruning import PrunedModels, prune_models, prune_own_models, sparse_model
 from harness.core.clients.work import CountedWork
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.row_product import rounds_alike
 from harness.core.execution.vectorize import ClientExecutor, Points
-from harness.core.problem import Objective, Problem, problem_loss
+from harness.core.problem import Objective, PerSample, Problem, problem_loss
 from harness.core.public import Public
-from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models
@@ -85,7 +85,7 @@ class Clients(GradientVerbs, Cohort):
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
         self._rows = rows
         self._batch_size = batch_size
-        self._secret = privacy is not None and privacy.secret_cohorts
+        self._privacy = privacy
         self._records: Records | None = None
         if privacy is not None and by_gradient:
             self._records = Records(privacy, problem, self.ledger)
@@ -97,7 +97,8 @@ class Clients(GradientVerbs, Cohort):
         """The data at home. Runs share batches where vectorized models round alike all the same."""
         vectorized = self._rows.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
         shared = vectorized and rounds_alike(self.problem.module)
-        return LocalData(self, self._records, secret=self._secret, shared=shared)
+        secret = self._privacy is not None and self._privacy.secret_cohorts
+        return LocalData(self, self._records, secret=secret, shared=shared)
 
     @property
     def _work(self) -> CountedWork:
@@ -177,7 +178,7 @@ class Clients(GradientVerbs, Cohort):
         return self._data.mean_steps(work, momentum)
 
     def _check_objective(self, objective: Objective) -> None:
-        if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
+        if self._records is not None and not isinstance(objective(self.problem), PerSample):
             raise Incompatible(
                 "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
                 "mean over samples"

@@ -13,7 +13,7 @@ from harness.core import rng
 from harness.core.clients.pruning import PrunedModels
 from harness.core.clients.row_table import RowTable
 from harness.core.cost import Cost
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from privacy.ledger import Ledger
 
 

@@ -82,8 +82,7 @@ class GradientVerbs(ABC):
         Raises
         ------
         Incompatible
-            Under record-level privacy, if the objective is not marked as a mean over samples
-            (`harness.core.problem.per_sample`).
+            Under record-level privacy, if the objective is no mean over samples (`harness.core.problem.PerSample`).
         """
         self._check_objective(objective)
         gradients = self._gradients(points, batch, (by,) if isinstance(by, int) else by, objective)

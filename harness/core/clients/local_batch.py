@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sharing import Shared, for_runs, without_sharing
-from harness.core.registry import Incompatible
 
 
 class PartyBatch(NamedTuple):

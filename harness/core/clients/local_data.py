@@ -25,9 +25,9 @@ from harness.core.clients.cohort import Cohort
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.sampling import draw_batches, full_batches
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.widths import mismatched_batches, uneven_batches
 from harness.core.public import Public
-from harness.core.registry import Incompatible
 from harness.core.steps import reach
 
 

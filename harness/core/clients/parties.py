@@ -11,7 +11,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core.clients.local_batch import LocalBatch, PartyBatch
 from harness.core.losses import weighted_mean
-from harness.core.problem import Problem, per_sample
+from harness.core.problem import PerSample, Problem
 
 OneClient = Callable[..., Tensor]
 
@@ -42,7 +42,7 @@ def party_loss(problem: Problem) -> OneClient:
     """Return the loss of a party's new embeddings and the others' received ones, of ``(x, y, batch)``."""
     embed = embedding(problem)
 
-    @per_sample
+    @PerSample
     def loss(x: Tensor, y: Tensor, batch: PartyBatch) -> Tensor:
         fresh = embed(y, Batch(*batch[:4]))
         joined = torch.where(batch.own.unsqueeze(-1), fresh.unsqueeze(-2), batch.received)
@@ -57,7 +57,7 @@ def linearized_loss(problem: Problem) -> OneClient:
     """Return the loss linearized in a party's embeddings by the received gradient, of ``(y, batch)``."""
     embed = embedding(problem)
 
-    @per_sample
+    @PerSample
     def loss(y: Tensor, batch: PartyBatch) -> Tensor:
         return weighted_mean((embed(y, Batch(*batch[:4])) * batch.received).sum(-1), batch.weight)
 

@@ -13,8 +13,8 @@ from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.core.clients import sampling
 from harness.core.clients.local_batch import Drawn, LocalBatch
+from harness.core.errors import Incompatible
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from privacy.gaussian import gaussian_noise
 from privacy.ledger import Ledger

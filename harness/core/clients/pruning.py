@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from compression.errors import CompressionError
 from compression.graph import units
 from compression.structured import UnitGroup, prune, shrink
+from harness.core.errors import Incompatible
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 
 
 class Shaped(Protocol):

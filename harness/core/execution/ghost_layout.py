@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.row_product import Linear
 from harness.core.execution.ghost import Layout, Tape, clipped_sums, sample_norms, watching
-from harness.core.registry import Incompatible
 from privacy.clipping import clip_factors
 
 MOST_COPIED = 4096  # entries of a variable that every sample gets a copy of
@@ -57,7 +57,7 @@ def layout(
     first = type(sample)(*(part[0, :1] for part in batch))
     with watching(seen := _Examined()), torch.no_grad():
         loss(*points, first)
-    if len({id(layer) for layer in seen.layers}) != len(seen.layers):
+    if len(set(seen.layers)) != len(seen.layers):
         raise _refused("needs a loss that applies every network, and each of its layers, once")
     if seen.tied:
         raise _refused("has no formula for parameters that layers share")
@@ -99,14 +99,14 @@ class _Examined(Tape):
         self.biased: list[bool] = []
         self.sizes: list[int] = []  # numbers of parameters of the networks that were applied
         self.tied = False  # whether layers of one of them share parameters
-        self._lent: dict[int, list[Tensor | None]] = {}  # parameters of layers as the network got them
+        self._lent: dict[nn.Module, list[Tensor | None]] = {}  # parameters of layers as the network got them
 
     def enter(self, layers: Sequence[nn.Module], size: int, *, tied: bool) -> None:
         """Refuse layers without a formula."""
         for layer in layers:
             if why := _obstacle(layer):
                 raise _refused(why)
-            self._lent[id(layer)] = _own(layer)
+            self._lent[layer] = _own(layer)
         self.sizes.append(size)
         self.tied |= tied
 
@@ -115,7 +115,7 @@ class _Examined(Tape):
     ) -> Tensor:
         """Keep a layer with its inputs and outputs."""
         own = _own(layer)
-        if any(one is not other for one, other in zip(own, self._lent[id(layer)], strict=True)):
+        if any(one is not other for one, other in zip(own, self._lent[layer], strict=True)):
             raise _refused(f"has no formula for a layer {type(layer).__name__} whose parameters are replaced")
         self.layers.append(layer)
         self.outputs.append((output.shape, output.dtype))

@@ -38,13 +38,13 @@ def room() -> Room | None:
 
 def resident() -> int:
     """Return the bytes of this process in memory; 0 if unknown."""
-    return _figures(Path("/proc/self/status")).get("VmRSS", 0) * 1024
+    return _values(Path("/proc/self/status")).get("VmRSS", 0) * 1024
 
 
 def _of_machine() -> Iterator[Room]:
-    figures = _figures(Path("/proc/meminfo"))
-    if "MemAvailable" in figures:
-        yield Room(figures["MemAvailable"] * 1024, "free memory of the machine")
+    values = _values(Path("/proc/meminfo"))
+    if "MemAvailable" in values:
+        yield Room(values["MemAvailable"] * 1024, "free memory of the machine")
 
 
 def _of_process() -> Iterator[Room]:
@@ -53,7 +53,7 @@ def _of_process() -> Iterator[Room]:
     except ImportError:
         return
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _figures(Path("/proc/self/status")).get("VmSize")
+    used = _values(Path("/proc/self/status")).get("VmSize")
     if most != resource.RLIM_INFINITY and used is not None:
         yield Room(max(0, most - used * 1024), "limit of the process, ulimit -v")
 
@@ -78,11 +78,11 @@ def _of_groups(membership: Path, root: Path) -> Iterator[Room]:
         }:
             most, used = ("".join(_lines(group / name)) for name in names[:2])
             if most.isdigit() and used.isdigit():
-                idle = _figures(group / "memory.stat").get(names[2], 0)
+                idle = _values(group / "memory.stat").get(names[2], 0)
                 yield Room(max(0, int(most) - int(used) + idle), "limit of the control group")
 
 
-def _figures(path: Path) -> dict[str, int]:
+def _values(path: Path) -> dict[str, int]:
     """Return the numbers of a file with a name and a number a line."""
     parts = [line.replace(":", " ").split() for line in _lines(path)]
     return {part[0]: int(part[1]) for part in parts if len(part) > 1 and part[1].isdigit()}

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core.algorithm import Descent, ServerUpdate
 from harness.core.clients.clients import Clients
+from harness.core.methods.descent import Descent
+from harness.core.methods.server_update import ServerUpdate
 from harness.core.wire.channel import Channel
 
 

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.core.algorithm import Algorithm, not_negative, positive, step_size
+from harness.core.algorithm import Algorithm
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.parties import OneClient
+from harness.core.declarations import not_negative, positive, step_size
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.core.problem import Problem
 from harness.core.wire.channel import Channel

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.functions import softplus
 from harness.core.losses import cross_entropy, weighted_mean
-from harness.core.problem import Problem, per_sample
-from harness.core.registry import Incompatible
+from harness.core.problem import PerSample, Problem
 
 
 @lru_cache(maxsize=64)
@@ -88,7 +88,7 @@ def feature_distance(problem: Problem, total: bool = False) -> OneClient:
         apart = (features(u, batch.x) - features(u_0, batch.x)).square().sum(-1)
         return (apart * batch.weight).sum() if total else weighted_mean(apart, batch.weight)
 
-    return distance if total else per_sample(distance)
+    return distance if total else PerSample(distance)
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +103,7 @@ def tied_loss(problem: Problem, weight: float, total: bool = False) -> OneClient
         tie = (apart * batch.weight).sum() if total else weighted_mean(apart, batch.weight)
         return head(v, batch._replace(x=mine)) + weight * tie
 
-    return loss if total else per_sample(loss)
+    return loss if total else PerSample(loss)
 
 
 @lru_cache(maxsize=64)
@@ -116,7 +116,7 @@ def aligned_loss(problem: Problem) -> OneClient:
     features, head = _features(problem), problem.head
     assert head is not None
 
-    @per_sample
+    @PerSample
     def loss(u: Tensor, v: Tensor, target: Tensor, pull: Tensor, batch: Batch) -> Tensor:
         mine, member = features(u, batch.x), by_class(problem, batch)
         apart = mine - member @ target.view(problem.classes, problem.width)
@@ -136,7 +136,7 @@ def contrastive_loss(problem: Problem, weight: float, temperature: float) -> One
     features, head = _features(problem), problem.head
     assert head is not None
 
-    @per_sample
+    @PerSample
     def loss(u: Tensor, v: Tensor, near: Tensor, far: Tensor, batch: Batch) -> Tensor:
         mine = features(u, batch.x)
         toward, away = (_cosine(mine, features(other, batch.x)) for other in (near, far))
@@ -158,7 +158,7 @@ def balanced_loss(problem: Problem) -> OneClient:
     features, scores = _features(problem), problem.scores
     assert scores is not None
 
-    @per_sample
+    @PerSample
     def loss(u: Tensor, v: Tensor, prior: Tensor, batch: Batch) -> Tensor:
         errors = cross_entropy(scores(v, features(u, batch.x)) + prior, batch.y)
         return weighted_mean(errors, batch.weight)

@@ -7,8 +7,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from harness.core.algorithm import Algorithm, Descent, ServerUpdate, not_negative, positive, step_size
+from harness.core.algorithm import Algorithm
 from harness.core.clients.clients import Clients
+from harness.core.declarations import not_negative, positive, step_size
+from harness.core.methods.descent import Descent
+from harness.core.methods.server_update import ServerUpdate
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Increment
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.functions import sigmoid
 from harness.core.flat_model import loops_of
 from harness.core.losses import weighted_mean
-from harness.core.problem import Problem, per_sample
-from harness.core.registry import Incompatible
+from harness.core.problem import PerSample, Problem
 
 
 def members(batch: Batch, groups: int) -> Tensor:
@@ -40,7 +40,7 @@ def group_weighted_loss(problem: Problem) -> OneClient:
     """
     losses = _losses(problem)
 
-    @per_sample
+    @PerSample
     def loss(x: Tensor, weights: Tensor, batch: Batch) -> Tensor:
         return weighted_mean(losses(x, batch) * (members(batch, weights.shape[-1]) @ weights), batch.weight)
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.core.algorithm import Algorithm, Descent, ServerUpdate
+from harness.core.algorithm import Algorithm
+from harness.core.methods.descent import Descent
+from harness.core.methods.server_update import ServerUpdate
 from harness.core.problem import Problem, join_model, split_model
 
 

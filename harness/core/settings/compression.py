@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field
 
 from compression.codec import CODECS
 from compression.select import ratio_at
-from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.errors import Incompatible, UserError, unknown
 from harness.core.settings.section import Section
 
 Share = float | tuple[float, ...]  # for all clients, or for each

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from compression.secure_sum import Protocol
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.section import Section, plainly
 from privacy.banded import Factorization
 from privacy.discrete import MOST_BITS

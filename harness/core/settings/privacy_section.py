@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, SerializerFunctionWrapHandler, WrapSerializer, create_model
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.privacy_kinds import (
     CentralPrivacy,
     DistributedPrivacy,

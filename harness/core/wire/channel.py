@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compression.sparse_index import position_bytes
 from harness.core.clients.local_batch import LocalBatch
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.wire import masks, pipeline
 from harness.core.wire.gossip_verbs import GossipVerbs
 from harness.core.wire.message import (
@@ -204,7 +204,7 @@ class Channel(GossipVerbs):
         """Return what a client keeps of a part of which the receiver has decoded the change."""
         if not isinstance(part, Value):
             return sent
-        return part.row if self._round is None or part.of is None else part.of + sent
+        return part.row if self._again is None or part.of is None else part.of + sent
 
     def gather(
         self,

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RELEASED = ("clip_norm", "noise_std", "bits")  # figures that depend on settings and on releases alone
+RELEASED = ("clip_norm", "noise_std", "bits")  # values that depend on settings and on releases alone
 QUANTILES = (0.1, 0.5, 0.9)
 
 
 class Diagnostics:
-    """Figures of the first message that clients send in a round (`mean`, `gather` or `mix`).
+    """Values of the first message that clients send in a round (`mean`, `gather` or `mix`).
 
-    The stages record intermediate results, and `figures` summarizes them for each stacked run. The channels of a
+    The stages record intermediate results, and `values` summarizes them for each stacked run. The channels of a
     cohort that is processed in chunks share one object and may record in any order. Padding rows do not count.
     """
 
@@ -83,7 +83,7 @@ class Diagnostics:
         self._fixed["noise_std"] = deviation
         return deviation
 
-    def figures(self) -> dict[str, Tensor]:
+    def values(self) -> dict[str, Tensor]:
         """Summarize the records.
 
         Returns
@@ -114,8 +114,8 @@ class Diagnostics:
         if self._average is not None:
             noise, signal = (part.cpu().reshape(-1).numpy() for part in self._average)
             values["noise_to_signal"] = _ratio(noise, signal)
-        figures = {name: torch.from_numpy(value).view(lead) for name, value in values.items()}
-        return figures | {name: value.cpu().clone().view(lead) for name, value in self._fixed.items()}
+        found = {name: torch.from_numpy(value).view(lead) for name, value in values.items()}
+        return found | {name: value.cpu().clone().view(lead) for name, value in self._fixed.items()}
 
 
 def _joined(notes: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy_kinds import CentralPrivacy
 from harness.core.wire.dp_client import Mechanism
 from privacy.banded import Factorization, coefficients, deviations

@@ -13,8 +13,8 @@ from datasets.errors import warn_once
 from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.errors import Incompatible
 from harness.core.per_run import PerRun
-from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from privacy.clipping import NORMS, AdaptiveClip, Clipped, clip, clip_each
 from privacy.event import SECRET

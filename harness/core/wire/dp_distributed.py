@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 
 from compression.secure_sum import SumBytes, sum_bytes
 from harness.core import rng
+from harness.core.errors import Incompatible
 from harness.core.per_run import PerRun
-from harness.core.registry import Incompatible
 from harness.core.settings.privacy_kinds import DistributedPrivacy
 from harness.core.wire.dp_client import Mechanism
 from privacy.discrete import Grid, discrete_gaussian, grid, padded_length, rotate, rotate_back, rounded

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from compression.codec import Coded
 from compression.low_rank import Factors
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sums import combined
-from harness.core.registry import Incompatible
 
 BLOCK_ENTRIES = 2**24  # of the rows of edges that are computed at once
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from datasets.topology import spectral_gap
 from harness.core.clients.cohort import Cohort
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sums import combined
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.dp_client import Mechanism
 

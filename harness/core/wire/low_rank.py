@@ -25,8 +25,8 @@ from compression.low_rank import Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import NoVariable, Shaped
+from harness.core.errors import Incompatible
 from harness.core.problem import Problem, names_by_length
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 
 Shapes = tuple[tuple[int, ...], ...]

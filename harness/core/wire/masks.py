@@ -15,8 +15,8 @@ from compression.select import random_k, ratio_at
 from harness.core import rng
 from harness.core.clients.cohort import Cohort
 from harness.core.clients.pruning import Shaped
+from harness.core.errors import Incompatible
 from harness.core.per_run import PerRun
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 
 

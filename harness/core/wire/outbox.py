@@ -11,8 +11,8 @@ from torch import Tensor
 from harness.core.clients.clients import Clients
 from harness.core.clients.silenced import Silenced
 from harness.core.cost import Cost
+from harness.core.errors import Incompatible
 from harness.core.per_run import PerRun
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire import gossip, masks
@@ -47,6 +47,10 @@ class Outbox:
     state : dict[str, Tensor]
         State kept between rounds, by message slot: residuals or shifts ``(..., total, n)`` of all clients, factors
         ``(..., k)`` or ``(..., total, k)``, and adaptive clip norms ``(...)``.
+    again : Callable or None
+        ``round(clients, channel)`` of an algorithm that releases values, with the state before this round. It is
+        gone through again without gradients for every message (`harness.core.wire.known_terms`): what follows from
+        earlier releases is set apart, and only the rest is protected. None: messages are protected as they are.
     diagnose : bool
         Whether to record norms of the messages for `diagnostics`.
     stages : Callable
@@ -62,6 +66,7 @@ class Outbox:
         privacy: Privacy | None = None,
         compression: Compression = PLAIN,
         state: dict[str, Tensor] | None = None,
+        again: Round | None = None,
         diagnose: bool = False,
         stages: Callable[..., Stages] = Stages,
     ) -> None:
@@ -73,29 +78,18 @@ class Outbox:
         self._stages = stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing
         self._messages = 0
-        self._round: Round | None = None
+        self._again = again
         self._delivered: list[Delivered] = []
-
-    def release_values(self, round: Round) -> None:
-        """Set apart what follows from earlier releases: from now on only the rest of a message is protected.
-
-        Parameters
-        ----------
-        round : Callable
-            ``round(clients, channel)`` of the algorithm with the state before this round. It is gone through
-            without gradients for every message (`harness.core.wire.known_terms`).
-        """
-        self._round = round
 
     def known(self, method: str) -> Known | None:
         """Return the terms of the next message, to be sent by a method, that follow from earlier releases.
 
         None if messages are protected as they are, or neither protected nor diagnosed.
         """
-        if self._round is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
+        if self._again is None or (self._mechanism is None and self._stages.notes.diagnostics is None):
             return None
         averages = self._mechanism is not None and self._mechanism.averages
-        return self._known(self._round, method, averages=averages)
+        return self._known(self._again, method, averages=averages)
 
     def _known(self, round: Round, method: str, *, averages: bool) -> Known:
         def silenced(clients: Silenced) -> SilencedChannel:
@@ -105,7 +99,7 @@ class Outbox:
 
     def _returned(self, method: str, result: R) -> R:
         """Keep the result of a method for silenced rounds, and return it."""
-        if self._round is not None:
+        if self._again is not None:
             self._delivered.append(Delivered.of(method, result))
         return result
 
@@ -160,12 +154,12 @@ class Outbox:
 
     @property
     def diagnostics(self) -> dict[str, Tensor]:
-        """Figures of this round's first uplink message, ``(...)`` each; see `Diagnostics.figures`.
+        """Values of this round's first uplink message, ``(...)`` each; see `Diagnostics.values`.
 
         They depend on private data and are not released. Empty under strict privacy and without ``diagnose``.
         """
         diagnostics = self._stages.notes.diagnostics
-        return {} if diagnostics is None else diagnostics.figures()
+        return {} if diagnostics is None else diagnostics.values()
 
     def _uplink(
         self,
@@ -184,7 +178,7 @@ class Outbox:
             refuse_private(known, parts)
         slot, copies = self._slot(), self._clients.participation_mask
         mask = self._mask(slot, parts, sparsify=selects, real=real)
-        replaced = [isinstance(part, Value) for part in parts] if self._round is not None else ()
+        replaced = [isinstance(part, Value) for part in parts] if self._again is not None else ()
         return Message(
             slot, parts, copies, mask, sparsify=self._compression.sparsifies, known=known, replaced=replaced
         )

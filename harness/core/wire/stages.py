@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.core.clients.clients import Clients
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sums import summed
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import masks
 from harness.core.wire.client_chunks import Assembly

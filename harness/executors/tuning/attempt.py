@@ -27,4 +27,4 @@ class Attempt(NamedTuple):
     paired: bool = False
 
 
-Carry = Callable[[Sequence[Attempt]], None]  # carries out runs, and adds their figures to the trials
+Carry = Callable[[Sequence[Attempt]], None]  # carries out runs, and adds their values to the trials

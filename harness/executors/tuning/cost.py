@@ -1,4 +1,4 @@
-"""The privacy of a search, were its figures released."""
+"""The privacy of a search, were its values released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.searches import Price, Search
 from harness.config.tune import HalvingTune, TuneSpec
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -29,7 +29,7 @@ MOST_HISTORIES = 50  # of units whose releases are compared order by order; of m
 def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | None:
     """Return the privacy cost of a search and of a run with the chosen settings; None if unknown.
 
-    Of independent runs that choose by figures alone, as those of a Latin hypercube do, were their settings drawn at
+    Of independent runs that choose by values alone, as those of a Latin hypercube do, were their settings drawn at
     random (`privacy.selection_epsilon`). Runs that share draws are not independent, and the runs of a surface are
     chosen by those before.
     """
@@ -53,7 +53,7 @@ def cost_of(search: Search, tune: TuneSpec, releases: Releases) -> Selected | No
 def price_of(searches: Sequence[Search]) -> Price | None:
     """Return the privacy of all runs of searches that choose together; None without privacy.
 
-    As their runs follow from each other's figures, no search of theirs is private for less: all their releases
+    As their runs follow from each other's values, no search of theirs is private for less: all their releases
     compose, with those of a reported run of each budget. Searches pair their runs by sharing noise, so this holds
     had each run drawn its own.
     """

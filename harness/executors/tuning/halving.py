@@ -15,7 +15,7 @@ from harness.config.ranges import Range
 from harness.config.searches import Search, Trial, points
 from harness.config.tune import LATIN, SURFACE, HalvingTune
 from harness.core import rng
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.metrics import better_is_higher
 
@@ -41,7 +41,7 @@ def halve(searches: Sequence[Search], tune: HalvingTune, carry_out: Carry) -> No
 
 
 def in_order(search: Search, measure: str) -> list[int]:
-    """Return the numbers of distinct trials that have a figure: those with more seeds first, then the better."""
+    """Return the numbers of distinct trials that have a value: those with more seeds first, then the better."""
     sign = -1 if better_is_higher(measure) else 1
     scored, seen = [], set()
     for number, trial in enumerate(search.trials):
@@ -59,7 +59,7 @@ class Sampler(Protocol):
         """Return the next settings."""
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn the figures of what was asked last."""
+        """Learn the values of what was asked last."""
 
 
 class _Latin:
@@ -77,7 +77,7 @@ class _Latin:
 
 
 class _Optuna:
-    """A sampler of Optuna, which learns from the figures of the first seed."""
+    """A sampler of Optuna, which learns from the values of the first seed."""
 
     def __init__(self, search: Search, tune: HalvingTune, number: int) -> None:
         try:

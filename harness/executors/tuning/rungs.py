@@ -22,7 +22,7 @@ from harness.config.ranges import Range
 from harness.config.searches import Family, Finalist, Trial
 from harness.config.tune import ADDED, WIDENINGS, SurfaceTune
 from harness.core import rng
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.executors.tuning.surface import Surface
 from harness.metrics import better_is_higher
@@ -86,7 +86,7 @@ class Climb:
             yield from self._attempts(number, [self.seeds[(number + k) % several] for k in range(each)])
 
     def second(self) -> Iterator[Attempt]:
-        """Yield the runs of the second rung; none where nothing has a figure."""
+        """Yield the runs of the second rung; none where nothing has a value."""
         if not self._measured():
             return
         surface = self._surface()
@@ -96,7 +96,7 @@ class Climb:
             yield from self._attempts(number, self.seeds[: self.tune.repeats[1]])
 
     def third(self) -> Iterator[Attempt]:
-        """Yield the runs of the third rung; none where nothing has a figure."""
+        """Yield the runs of the third rung; none where nothing has a value."""
         if not self._measured():
             return
         means = self._ranked(self._surface().mean)
@@ -104,7 +104,7 @@ class Climb:
             yield from self._attempts(number, self.seeds)
 
     def choose(self) -> None:
-        """Choose a setting for every budget that has figures, among those tried with all seeds."""
+        """Choose a setting for every budget that has values, among those tried with all seeds."""
         measured = self._measured()
         if not measured:
             return
@@ -201,14 +201,14 @@ class Climb:
         return [number for number, trial in enumerate(self.trials) if len(trial.seeds) >= seeds]
 
     def _candidates(self) -> np.ndarray:
-        """Return which settings may be chosen at the budgets at which something has a figure, ``(S, B)``."""
+        """Return which settings may be chosen at the budgets at which something has a value, ``(S, B)``."""
         tried = np.zeros(len(self.trials), dtype=bool)
         tried[self._tried(self.tune.repeats[2])] = True
         candidates: np.ndarray = tried[:, None] & self._known()
         return candidates
 
     def _measured(self) -> list[int]:
-        """Return the numbers of the budgets at which something has a figure."""
+        """Return the numbers of the budgets at which something has a value."""
         return [
             number
             for number, search in enumerate(self.family.searches)
@@ -216,24 +216,24 @@ class Climb:
         ]
 
     def _known(self) -> np.ndarray:
-        """Return which settings have a figure at the budgets at which something has one, ``(S, B)``."""
+        """Return which settings have a value at the budgets at which something has one, ``(S, B)``."""
         budgets = [self.family.searches[number].trials for number in self._measured()]
         known = [[any(value is not None for value in trial.values) for trial in trials] for trials in budgets]
         return np.array(known).T
 
     def _ranked(self, scores: np.ndarray) -> np.ndarray:
-        """Return scores by which settings without a figure at a budget come last there."""
+        """Return scores by which settings without a value at a budget come last there."""
         ranked: np.ndarray = np.where(self._known(), scores, -np.inf)
         return ranked
 
     def _surface(self) -> Surface:
-        """Fit the surface to all figures so far; what has none is as bad as the worst."""
+        """Fit the surface to all values so far; what has none is as bad as the worst."""
         higher = better_is_higher(self.tune.measure)
         columns = []
         for budget in self._measured():
             trials = self.family.searches[budget].trials
-            figures = [[np.nan if value is None else value for value in trial.values] for trial in trials]
-            signed = [np.array(values) if higher else -np.array(values) for values in figures]
+            given = [[np.nan if value is None else value for value in trial.values] for trial in trials]
+            signed = [np.array(values) if higher else -np.array(values) for values in given]
             worst = min(np.nanmin(values) for values in signed if not np.isnan(values).all())
             columns.append([np.nan_to_num(values, nan=worst) for values in signed])
         budgets = np.array([self.family.budgets[number] for number in self._measured()])

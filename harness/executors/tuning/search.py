@@ -11,7 +11,7 @@ from typing import Any
 from harness.config.run import RunSpec
 from harness.config.searches import Price, Search, families
 from harness.config.tune import SPLIT, HalvingTune, SurfaceTune, TuneSpec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of, price_of
 from harness.executors.tuning.halving import halve
@@ -57,7 +57,7 @@ def tune_all(searches: Sequence[Search], tune: TuneSpec, store: Store, start: St
 
 
 def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
-    """Raise UserError if a model at its start has no figure to choose by, for the data or the protection."""
+    """Raise UserError if a model at its start has no value to choose by, for the data or the protection."""
     seen: set[str] = set()
     for search in searches:
         spec = search.cells[0].spec
@@ -86,7 +86,7 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
 
 
 def _carry_out(tune: TuneSpec, store: Store, start: Start, attempts: Sequence[Attempt]) -> None:
-    """Carry out runs, and add the figures of each to its trial."""
+    """Carry out runs, and add the values of each to its trial."""
     ids: list[str | None] = []
     runs: dict[str, RunSpec] = {}
     for search, trial, seed, paired in attempts:
@@ -127,7 +127,7 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     """Return what ``suite.json`` keeps of searches.
 
     ``epsilon`` is the privacy of a search and of a run with what it has chosen, were the number of settings drawn
-    from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection. It needs
+    from ``distribution`` with mean ``budget``, and had the values that choose no need of protection. It needs
     independent runs, and is None where they share their draws. ``price`` is that of all runs of a family (`Price`).
     """
     releases, found = Releases(), []

@@ -14,7 +14,8 @@ from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import SPLIT, SurfaceTune, TuneSpec
 from harness.config.tuned_runs import estimate
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.tuning.search import metrics_of, report_of, tune_all
 from harness.executors.work import Work, in_suite
 from harness.simulation.build import identify
@@ -61,11 +62,11 @@ class Tuning:
             say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
         tune_all(self._searches, tune, self._store, self._carry_out)
         self._expected = 0  # other finalists come last
-        chosen: dict[int, Combination] = {}
+        chosen: dict[Combination, Combination] = {}
         for number, search in enumerate(self._searches):
             for combination, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
-                chosen[id(combination)] = replace(combination, search=number, **fields)
-        return [chosen.get(id(combination), combination) for combination in self._combinations]
+                chosen[combination] = replace(combination, search=number, **fields)
+        return [chosen.get(combination, combination) for combination in self._combinations]
 
     def further(self, combinations: Sequence[Combination]) -> list[Combination]:
         """Return combinations with further seeds, where the standard error of a reported mean is too large.
@@ -82,7 +83,7 @@ class Tuning:
             if len(known) < 2:
                 continue
             error = stdev(known) / math.sqrt(len(known))
-            # As many of the further runs are taken to have no figure as of those so far.
+            # As many of the further runs are taken to have no value as of those so far.
             needed = math.ceil(len(by_seed) * (error / tune.standard_error) ** 2)
             first = max(last, *by_seed) + 1
             for seed in range(first, first + min(needed, tune.most_seeds) - len(by_seed)):

@@ -1,6 +1,6 @@
 """A surface over settings: what a search believes of the settings that it has tried.
 
-A Gaussian process over the coordinates of settings and of budgets, fitted by scikit-learn to the mean figure of
+A Gaussian process over the coordinates of settings and of budgets, fitted by scikit-learn to the mean value of
 every setting at every budget. Every setting has a part of its own beside the smooth part: a mean of many quiet runs
 decides by itself, a mean of few noisy ones hardly does. The variance of a mean is known from its seeds, drawn
 towards the median of its budget.
@@ -24,7 +24,7 @@ LEAST_NOISE = 1e-6  # variance of a mean, where the means have variance 1
 
 
 class Surface:
-    """The posterior of the mean figure of every setting at every budget.
+    """The posterior of the mean value of every setting at every budget.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Surface:
         Of the settings, ``(S, d)``.
     budgets : ndarray
         Coordinates of the budgets, ``(B,)``.
-    figures : sequence of ndarray
+    values : sequence of ndarray
         Of each setting one row a seed, ``(n, B)``; larger ones are better.
 
     Attributes
@@ -41,14 +41,14 @@ class Surface:
         ``(S, B)``.
     """
 
-    def __init__(self, coordinates: Array, budgets: Array, figures: Sequence[Array]) -> None:
-        self._figures = figures
-        means = np.array([rows.mean(0) for rows in figures])
+    def __init__(self, coordinates: Array, budgets: Array, values: Sequence[Array]) -> None:
+        self._values = values
+        means = np.array([rows.mean(0) for rows in values])
         self._floor = np.quantile(means, LOWEST, axis=0)
         means = np.maximum(means, self._floor)
         self._center, self._scale = means.mean(), max(float(means.std()), 1e-9)
         points = np.hstack([np.repeat(coordinates, len(budgets), 0), np.tile(budgets, len(means))[:, None]])
-        kernel, noise = _fitted(points, (means - self._center) / self._scale, _noise(figures, self._scale))
+        kernel, noise = _fitted(points, (means - self._center) / self._scale, _noise(values, self._scale))
         self._covariance, self._noise = kernel(points).reshape(2 * means.shape), noise
         self.mean, self.deviation = self._posterior(np.arange(len(means)), means)
 
@@ -74,13 +74,13 @@ class Surface:
             Numbers of settings, ``(number, B)``.
         """
         chosen: list[Array] = []
-        total = len(self._figures)
+        total = len(self._values)
         while len(chosen) < number:
             settings = np.unique(generator.integers(total, size=total))
             possible = candidates[settings]
             if not possible.any(0).all():
                 continue
-            drawn = [self._figures[n] for n in settings]
+            drawn = [self._values[n] for n in settings]
             drawn = [rows[generator.integers(len(rows), size=len(rows))] for rows in drawn]
             means = np.maximum([rows.mean(0) for rows in drawn], self._floor)
             mean, _ = self._posterior(settings, means)
@@ -88,7 +88,7 @@ class Surface:
         return np.array(chosen)
 
     def _posterior(self, settings: Array, means: Array) -> tuple[Array, Array]:
-        """Return means and deviations of some settings, given the mean figures of these alone."""
+        """Return means and deviations of some settings, given the mean values of these alone."""
         from scipy.linalg import cho_factor, cho_solve
 
         size = means.size
@@ -125,10 +125,10 @@ def _fitted(points: Array, means: Array, noise: Array | None) -> tuple[Any, Arra
     return process.kernel_.k1, np.full(means.shape, process.kernel_.k2.noise_level)
 
 
-def _noise(figures: Sequence[Array], scale: float) -> Array | None:
+def _noise(values: Sequence[Array], scale: float) -> Array | None:
     """Return the variance of each mean, ``(S, B)``, in units of ``scale``; None if no setting has several seeds."""
-    counts = np.array([len(rows) for rows in figures])[:, None]
-    squares = np.array([((rows - rows.mean(0)) ** 2).sum(0) for rows in figures])
+    counts = np.array([len(rows) for rows in values])[:, None]
+    squares = np.array([((rows - rows.mean(0)) ** 2).sum(0) for rows in values])
     several = counts[:, 0] > 1
     if not several.any():
         return None

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.results import Cell

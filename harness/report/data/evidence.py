@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import COSTS
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell

@@ -10,7 +10,8 @@ from typing import IO, Any
 
 import pandas as pd
 
-from harness.core.registry import UserError, counted
+from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.report.data.clients import clients_table
 from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec, tidy

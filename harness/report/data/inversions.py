@@ -57,7 +57,7 @@ def inversions(cells: Iterable[Cell]) -> list[Inversion] | None:
 
 
 def _ladders(members: Iterable[Cell]) -> Iterator[list[Cell]]:
-    """Yield the cells with figures of every kind of privacy and without it, by budget; two or more."""
+    """Yield the cells with values of every kind of privacy and without it, by budget; two or more."""
     kinds = grouped((cell for cell in members if cell.values(_measure(cell))), protection_of)
     plain = kinds.pop((), [])
     for cells in kinds.values():

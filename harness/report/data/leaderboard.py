@@ -1,7 +1,7 @@
 """The leaderboard: one row per cell, a pure function of run records.
 
-Figures are those of the last evaluation of finished runs, averaged over seeds. A cell without a finished run keeps
-its row with empty figures; its counts and reasons explain them. Empty means "does not apply" or "not measured",
+Values are those of the last evaluation of finished runs, averaged over seeds. A cell without a finished run keeps
+its row with empty values; its counts and reasons explain them. Empty means "does not apply" or "not measured",
 never zero.
 """
 
@@ -19,7 +19,7 @@ import pandas as pd
 from harness.config.recorded import model_meta
 from harness.config.report import COSTS, COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
@@ -43,7 +43,7 @@ REFERENCE = "fedavg"  # whose bytes others are compared with, unless there is a 
 COUNTED = ("bytes_up", "bytes_down", "flops", "oracle_calls")
 MEANS = (*COUNTED, "seconds")
 ALWAYS = ("accuracy", "worst_client", "eqopp", "auroc")  # metrics that have columns in every leaderboard
-#: Figures of every leaderboard that follow from the runs of a row, and from nothing else in the table.
+#: Values of every leaderboard that follow from the runs of a row, and from nothing else in the table.
 OF_RUNS = (
     *("done", "failed", *PRIVACY, *COUNTED, "accuracy_ci95", "spectral_gap"),
     *(f"{metric}_{part}" for metric in ALWAYS for part in ("mean", "std")),
@@ -116,7 +116,7 @@ def leaderboard(
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
-    parts = [_descriptions(cells), _figures(cells, metrics, diagnostics), gaps(cells)]
+    parts = [_descriptions(cells), _values(cells, metrics, diagnostics), gaps(cells)]
     parts += [privacy_changes(cells, by, resolution.procedures)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
@@ -162,11 +162,11 @@ def _of_cells(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]] | Mapping
     return pd.DataFrame(rows, index=[cell.key for cell in cells], dtype=object)
 
 
-def _figures(cells: Sequence[Cell], metrics: Sequence[str], diagnostics: Sequence[str]) -> pd.DataFrame:
+def _values(cells: Sequence[Cell], metrics: Sequence[str], diagnostics: Sequence[str]) -> pd.DataFrame:
     """Return costs, metrics and diagnostics over seeds."""
 
-    def over_seeds(measure: str, figure: Callable[[Sequence[float]], float | None]) -> list[float | None]:
-        return [figure(list(cell.values(measure).values())) for cell in cells]
+    def over_seeds(measure: str, summary: Callable[[Sequence[float]], float | None]) -> list[float | None]:
+        return [summary(list(cell.values(measure).values())) for cell in cells]
 
     columns = {name: over_seeds(name, _mean) for name in (*MEANS, *diagnostics)}
     for name in {*ALWAYS, *metrics}:

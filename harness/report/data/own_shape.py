@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets.counting import count
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.references import Shape
 from harness.simulation.federations import make_federation
 

@@ -17,7 +17,7 @@ from harness.core import rng
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, FEWEST, RESAMPLES, Array, resamples
 
-Figures = Mapping[int, float]  # by seed
+Values = Mapping[int, float]  # by seed
 Interval = tuple[float, float]
 
 
@@ -29,12 +29,12 @@ class Choice:
     ----------
     share : float
         The share of resampled searches that choose it.
-    figures : Mapping
-        Seed of the reported runs -> figure.
+    values : Mapping
+        Seed of the reported runs -> value.
     """
 
     share: float
-    figures: Figures
+    values: Values
 
 
 def choices_of(cell: Cell, measure: str) -> list[Choice]:
@@ -42,22 +42,22 @@ def choices_of(cell: Cell, measure: str) -> list[Choice]:
 
     Empty if the cell, or a finalist, has no reported runs with the measure, as where cells share a search.
     """
-    values = cell.values(measure)
+    reported = cell.values(measure)
     search = cell.records[0].search
     finalists = search.get("finalists") or [{"trial": None, "share": 1.0}]
     choices = []
     for finalist in finalists:
         if finalist["trial"] in (None, search.get("chosen")):
-            figures: Figures = values
+            values: Values = reported
         else:
-            figures = {
+            values = {
                 int(seed): metrics[measure]
                 for seed, metrics in finalist["metrics"].items()
                 if measure in metrics
             }
-        if not figures:
+        if not values:
             return []
-        choices.append(Choice(finalist["share"], figures))
+        choices.append(Choice(finalist["share"], values))
     return choices
 
 
@@ -82,7 +82,7 @@ class Procedures:
         choices = [self._choices_of(cell) for cell in cells]
         if not all(choices):
             return ()
-        return tuple(sorted(set.intersection(*(set(choice.figures) for own in choices for choice in own))))
+        return tuple(sorted(set.intersection(*(set(choice.values) for own in choices for choice in own))))
 
     def draws(self, cell: Cell, seeds: tuple[int, ...]) -> Array:
         """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
@@ -102,16 +102,16 @@ class Procedures:
         Seeds are resampled together; a setting has the mean of those drawn that it has. None as in `difference`.
         """
         choices = [*self._choices_of(cell), *self._choices_of(other)]
-        fewest = min((len(choice.figures) for choice in choices), default=0)
+        fewest = min((len(choice.values) for choice in choices), default=0)
         if fewest < FEWEST or not (searches(cell) or searches(other)):
             return None
-        seeds = tuple(sorted({seed for choice in choices for seed in choice.figures}))
+        seeds = tuple(sorted({seed for choice in choices for seed in choice.values}))
         return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), fewest)
 
     def difference(self, cell: Cell, other: Cell) -> Interval | None:
         """Return the 95 % interval of the paired difference of two cells.
 
-        None if neither has a search with finalists, or figures are missing.
+        None if neither has a search with finalists, or values are missing.
         """
         seeds = self.seeds(cell, other) if searches(cell) or searches(other) else ()
         if len(seeds) < FEWEST:
@@ -151,7 +151,7 @@ def procedure_interval(
     tuple of float or None
         The ends; None with fewer seeds than `FEWEST`.
     """
-    known = [set(choice.figures) for choice in (*choices, *baseline)]
+    known = [set(choice.values) for choice in (*choices, *baseline)]
     seeds = sorted(set.intersection(*known)) if known else []
     if len(seeds) < FEWEST:
         return None
@@ -175,13 +175,13 @@ def draw_means(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Arr
     """
     shares = np.array([choice.share for choice in choices])
     which = rng.numpy_stream(0, "procedure", key).choice(len(choices), RESAMPLES, p=shares / shares.sum())
-    figures = np.array([[choice.figures.get(seed, np.nan) for seed in seeds] for choice in choices])
-    known = np.isfinite(figures)
+    values = np.array([[choice.values.get(seed, np.nan) for seed in seeds] for choice in choices])
+    known = np.isfinite(values)
     weights = resamples(len(seeds))
     if known.all():
-        means: Array = (weights * figures[which]).sum(-1)
+        means: Array = (weights * values[which]).sum(-1)
         return means
     drawn = weights * known[which]
     drawn = np.where(drawn.any(-1, keepdims=True), drawn, known[which])
-    means = (drawn * np.nan_to_num(figures)[which]).sum(-1) / drawn.sum(-1)
+    means = (drawn * np.nan_to_num(values)[which]).sum(-1) / drawn.sum(-1)
     return means

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.registry import counted
-from harness.core.units import duration
+from harness.core.units import counted, duration
 from harness.storage.store import RunRecord
 
 MOST_VALUES = 4  # of one field; the rest are counted

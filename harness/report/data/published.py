@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 from harness.report.data.columns import LEADERBOARD, describe
 from harness.report.data.leaderboard import is_of_runs, typed
 from harness.storage.cells import from_csv

@@ -194,7 +194,7 @@ def _task(
     losses = np.array([sign * fmean(own[seed] for seed in seeds) for own in values])
     # Cells that borrow a choice have no finalists, and the luck of their seeds alone.
     choices = [choices_of(cell, by) or [Choice(1.0, own)] for cell, own in zip(cells, values, strict=True)]
-    common = [seed for seed in seeds if all(seed in choice.figures for own in choices for choice in own)]
+    common = [seed for seed in seeds if all(seed in choice.values for own in choices for choice in own)]
     drawn = None
     if len(common) >= FEWEST_SEEDS:
         columns = [draw_means(own, common, cell.key) for cell, own in zip(cells, choices, strict=True)]

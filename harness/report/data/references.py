@@ -20,7 +20,7 @@ import pandas as pd
 
 from datasets.client_statistics import ClientCounts
 from harness.config.conditions import Condition
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence, Federation, Row
 from harness.report.data.published import leaderboard_of
 from harness.report.data.recommendation import Recommendation, rated_rows, recommend, within_bounds

@@ -60,7 +60,7 @@ class Resolution:
     measure : str
         As above.
     namesakes : list of Namesakes
-        All pairs with figures.
+        All pairs with values.
     procedures : Procedures
         Of the cells.
     """
@@ -106,13 +106,13 @@ class Resolution:
         Cells of a coarser resolution are told from fewer, so a rank is also none behind that of a worse mean.
         """
         sign = 1 if better_is_higher(self.measure) else -1
-        figures, least = sign * np.array(means), np.array([self._of(cell) for cell in cells])
-        with np.errstate(invalid="ignore"):  # of two infinite figures neither is better
-            better: NDArray[np.bool_] = figures[:, None] - figures > np.maximum(least[:, None], least)
+        values, least = sign * np.array(means), np.array([self._of(cell) for cell in cells])
+        with np.errstate(invalid="ignore"):  # of two infinite values neither is better
+            better: NDArray[np.bool_] = values[:, None] - values > np.maximum(least[:, None], least)
         for i, j in np.argwhere(better):
             better[i, j] = not self._may_be_luck(cells[i], cells[j])
         ranks = 1 + better.sum(0)
-        least_behind: NDArray[np.int64] = np.where(figures <= figures[:, None], ranks, len(cells)).min(1)
+        least_behind: NDArray[np.int64] = np.where(values <= values[:, None], ranks, len(cells)).min(1)
         return least_behind
 
     def _may_be_luck(self, cell: Cell, other: Cell) -> bool:

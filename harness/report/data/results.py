@@ -147,11 +147,11 @@ class Results:
         name = "epsilon_total" if measure == "epsilon" else measure
         if measure not in (*COUNTS, "seconds", "epsilon"):
             name = self._tidy.metrics.get(measure, measure if measure in self.diagnostics else "")
-        figures = self._tidy.evaluations.iloc[rows]
-        if name not in figures:
-            return [None] * len(figures)
-        values = figures[name].astype(object).to_numpy(copy=True)
-        values[figures[name].isna()] = None
+        chosen = self._tidy.evaluations.iloc[rows]
+        if name not in chosen:
+            return [None] * len(chosen)
+        values = chosen[name].astype(object).to_numpy(copy=True)
+        values[chosen[name].isna()] = None
         return list(values.tolist())
 
 

@@ -57,29 +57,29 @@ class Searched:
 
     @property
     def mean(self) -> float | None:
-        """Mean of `by_seed`; None without figures."""
+        """Mean of `by_seed`; None without values."""
         values = self.by_seed.values()
         return fmean(values) if values else None
 
     @property
     def failed(self) -> int:
-        """Number of settings without a figure for the first seed."""
+        """Number of settings without a value for the first seed."""
         return sum(trial["values"][0] is None for trial in self.found["trials"])
 
     @cached_property
     def _tests_in_order(self) -> list[float]:
-        """Test figures of the settings tried, with the first seed, the one best on the selection samples first."""
+        """Test values of the settings tried, with the first seed, the one best on the selection samples first."""
         tried = [(trial["values"][0], trial["tests"][0]) for trial in self.found["trials"]]
         pairs = [(value, test) for value, test in tried if value is not None and test is not None]
         pairs.sort(key=lambda pair: pair[0], reverse=better_is_higher(self.tune["metric"]))
         return [test for _, test in pairs]
 
     def best_of(self, number: int) -> float | None:
-        """Return the expected figure on test samples of the best of some settings, with the first seed.
+        """Return the expected value on test samples of the best of some settings, with the first seed.
 
-        The mean over all choices of ``number`` of the settings tried of the test figure of the one that is best on
-        the selection samples (Dodge et al. 2019, https://doi.org/10.18653/v1/D19-1224, there with one figure for
-        both). Settings without a figure are tried and never the best; choices of nothing else are left out.
+        The mean over all choices of ``number`` of the settings tried of the test value of the one that is best on
+        the selection samples (Dodge et al. 2019, https://doi.org/10.18653/v1/D19-1224, there with one value for
+        both). Settings without a value are tried and never the best; choices of nothing else are left out.
         """
         tests, tried = self._tests_in_order, len(self.found["trials"])
         if not 1 <= number <= tried or not tests:

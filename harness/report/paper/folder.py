@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.config.report import ReportSpec, known
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.best import RULE, best_of
 from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, is_coded, largest_ratio

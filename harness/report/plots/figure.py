@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results, grouped

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from harness.core.registry import UserError, unknown
+from harness.core.errors import UserError, unknown
 
 #: Format -> entries to leave out, so that equal records give equal files.
 FORMATS: dict[str, dict[str, None]] = {

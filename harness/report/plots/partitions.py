@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets.client_statistics import unpack
 from datasets.picture import picture
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.results import Results, grouped
 from harness.report.data.specs import clients, data_name, digest, partition_text
 from harness.report.plots.figure import STYLE, Pictures, save

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.ranks import Ranks, ranks_by_kind
 from harness.report.data.results import Results
 from harness.report.plots.figure import COLORS, Pictures, canvas, save

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.config.recorded import model_meta
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.clients import ALONE, client_rows
 from harness.report.data.privacy_change import change_from
 from harness.report.data.results import Cell

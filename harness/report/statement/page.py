@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.report import ReportSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import is_compressed

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import most_exposed
 from harness.report.statement.costs import bias

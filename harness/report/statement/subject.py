@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.clients import client_rows
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.metrics import better_is_higher
 from harness.report.data.best import level_with_best
 from harness.report.data.budgets import budget_of

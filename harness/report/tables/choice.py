@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.core.registry import unknown
+from harness.core.errors import unknown
 from harness.core.units import size
 from harness.metrics import described
 from harness.report.data.columns import describe

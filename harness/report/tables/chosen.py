@@ -1,4 +1,4 @@
-"""The settings that searches chose: a row of figures, and a file to run them with, for every cell."""
+"""The settings that searches chose: a row of values, and a file to run them with, for every cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from harness.config.recorded import essential
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.procedure import Interval, choices_of, procedure_interval
 from harness.report.data.results import Cell
 from harness.report.data.statistics import paired_statistics
@@ -46,17 +46,17 @@ class Choice:
     def row(self) -> dict[str, str]:
         """Return what was chosen, the mean over reported seeds, and its two intervals."""
         metric = self.search.tune["metric"]
-        figures = self.cell.values(metric)
+        values = self.cell.values(metric)
         row = {"": self.name, "chosen": settings_of(self.search)}
-        if not figures:
+        if not values:
             return row
-        (sample,) = paired_statistics([list(figures.values())])
+        (sample,) = paired_statistics([list(values.values())])
         over_searches = procedure_interval(choices_of(self.cell, metric), key=self.cell.key)
         return row | {
             words(metric): value_text(sample.mean, metric),
             OVER_SEEDS: _interval(sample.interval, metric),
             OVER_SEARCHES: _interval(over_searches, metric),
-            "seeds": str(len(figures)),
+            "seeds": str(len(values)),
         }
 
     def run_file(self) -> str | None:
@@ -64,12 +64,12 @@ class Choice:
         record = self.cell.records[0]
         if record.id is None or self.search.chosen is None:
             return None
-        tune, figure = self.search.tune, self.row()
-        heading = [f"{name} {text}" for name, text in figure.items() if name not in ("", "chosen", "seeds")]
+        tune, row = self.search.tune, self.row()
+        heading = [f"{name} {text}" for name, text in row.items() if name not in ("", "chosen", "seeds")]
         number = counted(len(self.search.found["trials"]), "setting")
         comment = [
             f"{self.name}: the best of {number} by {words(tune['metric'])} on the selection samples.",
-            f"Over {figure.get('seeds', '0')} seeds: {', '.join(heading)}.",
+            f"Over {row.get('seeds', '0')} seeds: {', '.join(heading)}.",
             "partition.selection holds these samples out of training and test; without it, figures differ.",
         ]
         spec = yaml.safe_dump(essential(record.spec), sort_keys=False, allow_unicode=True)

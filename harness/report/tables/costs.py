@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, GAINS, by_seed, client_changes
 from harness.report.data.identity import plugged
@@ -45,7 +44,7 @@ class Costs(NamedTuple):
     table : Grid
         The rows compared.
     notes : list of str
-        Explanations of the figures.
+        Explanations of the values.
     beside : list of Grid
         The tables of all methods and of each client, where there are any.
     """
@@ -175,7 +174,7 @@ def _with_change(
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
-    """Explain the figures of a comparison."""
+    """Explain the values of a comparison."""
     measure, plain, protected = comparison
     if len(plain.done) < 2:
         return ["One seed: no spread."]

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config.report import Choice, Published
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run, grouped

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.recommendation import ALONE, COMMON, Answer
 from harness.report.data.references import ReferenceAnswer, Shape, distance
 from harness.report.tables.rated_rows import (
     bound_text,
     difference,
     estimate_text,
-    figure,
     guarantee,
     interval_over,
     settings_text,
+    value_of,
 )
 from harness.report.tables.recommendation import alone_text, listed, nearest_miss, nothing, unknown_budgets
 from harness.report.tables.text import in_sentence
@@ -95,7 +95,7 @@ def _said_of(answer: Answer, asked: ReferenceAnswer) -> str:
         parts.append(f"not told apart from {listed([row.algorithm for row in answer.equal])}")
     common = next((row for row in answer.rows if row.row["model_for"] == COMMON), None)
     if common is not None and best.row["model_for"] != COMMON:
-        value = figure(by, answer.estimates[common.key].mean)
+        value = value_of(by, answer.estimates[common.key].mean)
         parts.append(f"with one model for everybody {common.algorithm} is best, {value}")
     if best.row["model_for"] != ALONE and (alone := alone_text(answer, by)):
         parts.append(alone)

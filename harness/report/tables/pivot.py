@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
-from harness.core.registry import UserError, counted, unknown
-from harness.core.units import count, size
+from harness.core.errors import UserError, unknown
+from harness.core.units import count, counted, size
 from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
@@ -39,14 +39,14 @@ class Place(NamedTuple):
         Seed to value.
     settings : str
         The hyper-parameters chosen.
-    figure : float or None
-        A figure that belongs to no seed.
+    value : float or None
+        A value that belongs to no seed.
     """
 
     text: str
     values: Mapping[int, float] = MappingProxyType({})
     settings: str = ""
-    figure: float | None = None
+    value: float | None = None
 
 
 class Grid(NamedTuple):
@@ -313,6 +313,6 @@ def grids_csv(grids: Sequence[Grid]) -> str:
         for (row, column), place in sorted(grid.places.items()):
             for seed, value in sorted(place.values.items()):
                 rows.append((grid.title, row, column, seed, value, place.settings))
-            if place.figure is not None:
-                rows.append((grid.title, row, column, "", place.figure, place.settings))
+            if place.value is not None:
+                rows.append((grid.title, row, column, "", place.value, place.settings))
     return as_csv(rows)

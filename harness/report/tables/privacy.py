@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.exposed import most_exposed
 from harness.report.data.results import Cell
 from harness.report.tables.rows import Board

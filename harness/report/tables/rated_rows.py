@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.config.conditions import Condition
 from harness.config.recorded import BUILT_IN, RUN_FIELDS
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
 from harness.report.data.specs import in_text, settings_of
@@ -108,12 +107,12 @@ def bound_text(condition: Condition) -> str:
 
 def estimate_text(by: str, estimate: Estimate) -> str:
     """Return a value with its interval: ``0.819 [0.813, 0.825]``."""
-    value, ends = figure(by, estimate.mean), (estimate.low, estimate.high)
+    value, ends = value_of(by, estimate.mean), (estimate.low, estimate.high)
     if not estimate.over:
         return value
     if in_points(by):  # a share beyond 0 or 1 is none
         ends = max(0.0, ends[0]), min(1.0, ends[1])
-    return f"{value} [{figure(by, ends[0])}, {figure(by, ends[1])}]"
+    return f"{value} [{value_of(by, ends[0])}, {value_of(by, ends[1])}]"
 
 
 def interval_over(row: Row, estimate: Estimate) -> str:
@@ -130,7 +129,7 @@ def within_text(rated: RatedRow) -> str:
     return f"{about}{rated.within} of {rated.seeds}"
 
 
-def figure(by: str, value: float) -> str:
+def value_of(by: str, value: float) -> str:
     """Return a value of a measure: shares with three digits, bytes in their units."""
     if in_points(by):
         return f"{value:z.3f}"
@@ -241,7 +240,7 @@ def _overview(own: Answer, answer: Recommendation) -> dict[str, Any]:
         **_named(own),
         **kept,
         "as good": counted(len(own.equal), "method"),
-        **{name: "" if one is None else figure(answer.by, one.mean) for name, one in values.items()},
+        **{name: "" if one is None else value_of(answer.by, one.mean) for name, one in values.items()},
     }
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.config.conditions import Condition
-from harness.core.registry import counted
-from harness.core.units import size
+from harness.core.units import counted, size
 from harness.report.data.evidence import Estimate
 from harness.report.data.recommendation import ALONE, COMMON, SAME, Answer, Obstacle, RatedRow, Recommendation
 from harness.report.tables.rated_rows import (
@@ -18,12 +17,12 @@ from harness.report.tables.rated_rows import (
     column_text,
     difference,
     estimate_text,
-    figure,
     guarantee,
     interval_over,
     model_text,
     protection_text,
     settings_text,
+    value_of,
     within_text,
 )
 from harness.report.tables.text import extrapolation, in_sentence
@@ -78,7 +77,7 @@ def federation_sentences(answer: Answer, whole: Recommendation) -> list[str]:
     warning = []
     if answer.alone_is_better:
         loss = 0.0 if answer.loss_alone is None else -answer.loss_alone.mean
-        value = "" if answer.alone is None else figure(by, answer.alone.mean)
+        value = "" if answer.alone is None else value_of(by, answer.alone.mean)
         warning = [
             f"On {federation_text(answer)}, clients alone, with nothing sent, reach {in_sentence(by)} {value}: "
             f"better by {difference(by, loss)} than all methods within the bounds, for the clients that trained."
@@ -112,7 +111,8 @@ def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
 def _expected(estimate: Estimate, best: RatedRow, by: str) -> str:
     """Return a value with its interval, and what that covers."""
     if not estimate.over:
-        return f"{figure(by, estimate.mean)} is expected, by {counted(best.seeds, 'seed')} and without an interval"
+        mean, seeds = value_of(by, estimate.mean), counted(best.seeds, "seed")
+        return f"{mean} is expected, by {seeds} and without an interval"
     return f"{estimate_text(by, estimate)} is expected (95 % interval {interval_over(best.row, estimate)})"
 
 
@@ -176,7 +176,7 @@ def _other_purpose(answer: Answer, by: str) -> list[str]:
         ]
     return [
         "Its models are for the clients that trained; with one model for everybody the best is "
-        f"{common.algorithm}, with {figure(by, answer.estimates[common.key].mean)}."
+        f"{common.algorithm}, with {value_of(by, answer.estimates[common.key].mean)}."
     ]
 
 
@@ -185,9 +185,9 @@ def _yardsticks(answer: Answer, by: str) -> list[str]:
     plain, best = answer.without_privacy, answer.best.row
     parts = [] if best["model_for"] == ALONE or answer.alone_is_better else [alone_text(answer, by)]
     if plain is not None and best["dp_unit"] is not None:
-        parts.append(f"without privacy the best reaches {figure(by, plain.mean)}")
+        parts.append(f"without privacy the best reaches {value_of(by, plain.mean)}")
     if answer.pooled is not None:
-        parts.append(f"pooled data give {figure(by, answer.pooled.mean)}")
+        parts.append(f"pooled data give {value_of(by, answer.pooled.mean)}")
     text = "; ".join(filter(None, parts))
     return [f"{text[0].upper()}{text[1:]}."] if text else []
 
@@ -197,7 +197,7 @@ def alone_text(answer: Answer, by: str) -> str:
     if answer.alone is None or answer.loss_alone is None:
         return ""
     loss = answer.loss_alone
-    said = f"clients alone, with nothing sent, reach {figure(by, answer.alone.mean)}"
+    said = f"clients alone, with nothing sent, reach {value_of(by, answer.alone.mean)}"
     if not answer.is_difference(loss):
         return f"{said}, which cannot be told apart"
     return f"{said}, {'worse' if loss.mean > 0 else 'which is better'} by {difference(by, abs(loss.mean))}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
 from harness.report.tables.costs import costs, data_of

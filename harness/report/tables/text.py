@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import described, split_measure
 
 K = TypeVar("K", bound=Hashable)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.report.data.evidence import Row, rows_of
 from harness.report.data.released import OWN, PAIRED, SHARED
 from harness.report.tables.text import is_empty, quantity

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from harness.core.registry import counted
+from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.inversions import inversions
@@ -67,7 +67,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         places[name, ALSO] = Place(_also(search))
         places[name, "Failed"] = Place(str(search.failed or ""))
         if (price := search.price) is not None:
-            places[name, RUNS] = Place(_runs(price), figure=price["runs"])
+            places[name, RUNS] = Place(_runs(price), value=price["runs"])
             places[name, PRICE] = _price(price["epsilon"])
         places[name, COST] = Place(_epsilon(search.found["epsilon"]))
     columns = (
@@ -182,7 +182,7 @@ def _price(epsilon: float | str | None) -> Place:
     if epsilon is None:
         return Place("not known")
     value = float(epsilon)
-    return Place(quantity(upward(value), 3), figure=value)
+    return Place(quantity(upward(value), 3), value=value)
 
 
 def _of_cost(budget: int) -> str:

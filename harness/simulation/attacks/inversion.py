@@ -102,37 +102,36 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
         near, cosines = cosines[: len(some)], cosines[len(some) :]
         best.append(of_client[int(near.argmax())])
     each = len(best) // len(truths)
-    figures = [
+    values = [
         _compared(best[each * n : each * (n + 1)], tries[each * n + each - 1][0].labels, truth, inside)
         for n, truth in enumerate(truths)
     ]
     sizes = [len(truth.y) for truth in truths]
-    return {"victims": len(truths), "samples": float(np.mean(sizes)), **_means(figures)}
+    return {"victims": len(truths), "samples": float(np.mean(sizes)), **_means(values)}
 
 
-def _means(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of every figure over the clients that have it."""
-    names = dict.fromkeys(name for of_client in figures for name in of_client)
+def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of every value over the clients that have it."""
+    names = dict.fromkeys(name for of_client in values for name in of_client)
     return {
-        name: float(np.mean([of_client[name] for of_client in figures if name in of_client]))
-        for name in names
+        name: float(np.mean([of_client[name] for of_client in values if name in of_client])) for name in names
     }
 
 
 def _compared(samples: Sequence[Tensor], guessed: Tensor, truth: Batch, inside: Tensor) -> dict[str, float]:
-    """Return the figures of one client: of samples found with its labels, and with guessed ones."""
+    """Return the values of one client: of samples found with its labels, and with guessed ones."""
     error, reference = _errors(samples[0], truth.x, inside)
     width = float(inside.max() - inside.min())
-    figures = {
+    values = {
         "inversion_error": math.sqrt(error / max(reference, TINY)),
         "inversion_psnr": 10 * math.log10(width**2 / max(error, TINY)),
     }
     if len(samples) > 1:
         error, reference = _errors(samples[1], truth.x, inside)
-        figures["inversion_blind"] = math.sqrt(error / max(reference, TINY))
+        values["inversion_blind"] = math.sqrt(error / max(reference, TINY))
         if len(truth.y) == len(guessed):  # of many samples, some have any label
-            figures["inversion_labels"] = _agreement(guessed, truth.y) / len(guessed)
-    return figures
+            values["inversion_labels"] = _agreement(guessed, truth.y) / len(guessed)
+    return values
 
 
 def _starts(

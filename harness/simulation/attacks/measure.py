@@ -1,7 +1,7 @@
 """The attacks that a run asks for, and the measures made of them.
 
 Each attack repeats the run, or variants of it, and looks at what arrives. Nothing of it is sent, counted or
-released: the figures are made from private data for the researcher.
+released: the values are made from private data for the researcher.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
 
     Returns
     -------
-    figures : dict
+    values : dict
         Measures of `harness.metrics.ATTACKED`; those that do not apply are missing.
     details : dict
         By attack: these with intervals, numbers of samples, and bounds that the run's epsilon implies.
@@ -49,13 +49,13 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
     }
     details = {str(name): _tried(name, attacks[name]) for name in asked.kinds}
     carried_out = {name: result for name, result in details.items() if result is not None}
-    figures = {
+    values = {
         name: value.value if isinstance(value, Estimate) else value
         for result in carried_out.values()
         for name, value in result.items()
         if name in ATTACKED
     }
-    return figures, {
+    return values, {
         name: {key: _plain(value) for key, value in result.items()} for name, result in carried_out.items()
     }
 

@@ -97,8 +97,8 @@ def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: i
         scores = {"lira": lira(target, odds, within), "rmia": rmia(target, odds)}
     if (moved := transcript(setup, watched)) is not None:
         scores["transcript"] = moved
-    figures = _figures(scores, member, run, number, whole=setup.federation.users is not None)
-    return {"shadows": len(kept), **figures}
+    values = _values(scores, member, run, number, whole=setup.federation.users is not None)
+    return {"shadows": len(kept), **values}
 
 
 def _trained(
@@ -306,7 +306,7 @@ def _raised(predict: Any, model: Tensor, direction: Tensor, batch: Batch) -> Ten
     return rise.cpu()
 
 
-def _figures(
+def _values(
     scores: dict[str, Array], member: NDArray[np.bool_], run: Simulation, number: int, *, whole: bool
 ) -> dict[str, Any]:
     """Return areas and rates with intervals, and the bounds on the rates that the guarantee implies.
@@ -315,23 +315,23 @@ def _figures(
     that accuses none of 80 may have a rate of 4 %: ``ceiling_sampled`` is for the largest that fits. An epsilon of
     a record bounds neither if ``whole`` users are exchanged.
     """
-    figures: dict[str, Any] = {"members": int(member.sum()), "others": int((~member).sum())}
+    values: dict[str, Any] = {"members": int(member.sum()), "others": int((~member).sum())}
     for name, score in scores.items():
         inside, outside = score[member], score[~member]
-        figures[f"{name}_auc"] = area(inside, outside)
-        figures |= {f"{name}_tpr_{text}": detection(inside, outside, false) for text, false in FALSE.items()}
+        values[f"{name}_auc"] = area(inside, outside)
+        values |= {f"{name}_tpr_{text}": detection(inside, outside, false) for text, false in FALSE.items()}
     claim = run.statement(number)
     # A shadow run exchanges samples, so users change and their numbers, which no epsilon for a user is about.
     unbounded = {"user", "record"} if whole else {"user"}
     if claim is None or claim["unit"] in unbounded:
-        return figures
+        return values
     if claim["epsilon_total"] != "inf" and "noise_cohort" not in claim:
         epsilon = float(claim["epsilon_total"])
-        delta, others = claim["delta"], figures["others"]
+        delta, others = claim["delta"], values["others"]
         if claim["adjacency"] != "replace":  # a sample is exchanged for another: two steps, in and out
             epsilon, delta = 2 * epsilon, (1 + math.exp(min(epsilon, 700.0))) * delta
         bound = partial(detection_bound, epsilon, min(delta, 1.0))
-        figures["ceiling"] = {text: bound(false) for text, false in FALSE.items()}
+        values["ceiling"] = {text: bound(false) for text, false in FALSE.items()}
         sampled = {text: largest_rate(others, false) for text, false in FALSE.items()}
-        figures["ceiling_sampled"] = {text: bound(rate) for text, rate in sampled.items()}
-    return figures
+        values["ceiling_sampled"] = {text: bound(rate) for text, rate in sampled.items()}
+    return values

@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from datasets.labels import folded, similar_groups
 from harness.config.fields import DataSpec
 from harness.config.settings import checked
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 
 @pytest.fixture

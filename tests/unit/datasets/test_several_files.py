@@ -11,7 +11,7 @@ from datasets.errors import DataError
 from harness.config.describing import describe
 from harness.config.fields import DataSpec
 from harness.config.recorded import run_id
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 ROWS = 20
 

@@ -14,9 +14,9 @@ from datasets.federation import Batch, Federation, stack
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel, constants_digest
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.models import Adapted, Net, adapters_of, build, factors_to_share, model

@@ -13,7 +13,7 @@ import yaml
 import harness
 from harness.cli.commands import PLACEMENTS, SAMPLINGS, UNITS
 from harness.cli.parser import GROUPS, main
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.store import Store
 from privacy import calculator
 

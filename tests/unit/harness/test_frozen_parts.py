@@ -17,10 +17,10 @@ from harness.config.recorded import results_folder
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel, constants_digest, freeze
 from harness.core.problem import split_model
-from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.executors.records import Unrepeatable, repeatable

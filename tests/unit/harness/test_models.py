@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 
+from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
-from harness.core.registry import UserError
 from harness.models import Net, build, describe, names
 from harness.models.networks import Residual
 

@@ -15,11 +15,11 @@ import harness
 from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients.pruning import prunable, prune_models
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.ghost_layout import layout
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.problem import split_model
-from harness.core.registry import Incompatible, UserError
 from harness.models import Net, build, complete, dense, describe, encoder, model
 from harness.problems.classify import classifier
 from tests.support.runs import given, table

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.__main__ import PROGRAM, main, parser
 
 ROOT = Path(__file__).parents[3]

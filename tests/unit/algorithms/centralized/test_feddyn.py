@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import EXACT, close, make_algorithm, run_algorithm, scalar_quadratic, settled
 

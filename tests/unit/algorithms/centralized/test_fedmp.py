@@ -6,8 +6,8 @@ import torch
 from compression.graph import units
 from compression.structured import prune
 from harness.core import UserError
+from harness.core.errors import Incompatible
 from harness.core.methods.bandit import Agents, choose, learn
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation

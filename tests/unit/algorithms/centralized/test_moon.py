@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from harness.core.errors import Incompatible
 from harness.core.methods.derivatives import contrastive_loss
-from harness.core.registry import Incompatible
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (
     EXACT,

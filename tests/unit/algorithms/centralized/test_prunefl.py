@@ -7,7 +7,7 @@ import torch
 
 from compression.sparse_index import write_positions
 from harness.core import UserError
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation

@@ -11,7 +11,7 @@ from torch import nn
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import UserError, rng
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.problems.fair import fair_classifier

@@ -10,6 +10,7 @@ import torch
 from algorithms.fairness.fairfed import _distance
 from datasets.federation import Batch
 from harness.core import Problem
+from harness.core.errors import Incompatible
 from harness.core.losses import weighted_mean
 from harness.core.methods.fairness import (
     decisions,
@@ -18,7 +19,6 @@ from harness.core.methods.fairness import (
     penalized_loss,
     soft_gap,
 )
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from tests.support.worlds import (
     close,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import EXACT, close, make_algorithm, network, random_federation, run_algorithm

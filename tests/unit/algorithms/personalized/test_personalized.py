@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from algorithms.personalized.fedpac import combination
 from harness.core import Problem, UserError, cross_entropy, weighted_mean
+from harness.core.errors import Incompatible
 from harness.core.methods.derivatives import feature_distance, minimize_on_simplex, project_simplex
 from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier

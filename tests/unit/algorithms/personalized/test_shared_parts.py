@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 from harness import models
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.problem import set_apart
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation

@@ -9,7 +9,7 @@ import pytest
 from harness.cli import parser as parser_module
 from harness.cli.grammar import path
 from harness.cli.parser import GROUPS, main, parser
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 
 def refusal(arguments, capsys):

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from harness.cli.parser import main
-from harness.core.registry import counted, unknown
-from harness.core.units import size
+from harness.core.errors import unknown
+from harness.core.units import counted, size
 from studies.__main__ import main as studies
 
 RUN = ["--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "3", "--rounds", "1"]

@@ -13,7 +13,7 @@ import pytest
 from harness.config import code, imports
 from harness.config.code import PROJECT, checked_code, digest_of
 from harness.config.imports import PACKAGES, Source, sources_of
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 OURS = [(name, place) for name in PACKAGES for place in find_spec(name).submodule_search_locations]
 

@@ -11,7 +11,7 @@ from harness.config.default_search import (
     searched_suite,
 )
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 
 RUN = {
     "data": "breast-cancer",

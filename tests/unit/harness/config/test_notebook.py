@@ -13,7 +13,7 @@ from harness.config import notebook
 from harness.config.recorded import versions
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.scheduler import run_all
 from harness.metrics import METRICS
 from harness.models import MODELS

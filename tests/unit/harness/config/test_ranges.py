@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from harness.config.ranges import TUNED, Range, read_ranges
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 KINDS = [
     Range("uniform", (2.0, 4.0)),

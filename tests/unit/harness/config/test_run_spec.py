@@ -15,7 +15,7 @@ from harness.config.recorded import identity, run_id, versions
 from harness.config.run import read_spec
 from harness.config.yaml import read_yaml
 from harness.core import ALGORITHMS
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},

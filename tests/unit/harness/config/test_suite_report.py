@@ -6,7 +6,7 @@ import pytest
 
 from harness.config.report import Choice, read_report, read_stored
 from harness.config.suite import make_suite
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 BASE = {
     "data": "breast-cancer",

@@ -9,7 +9,7 @@ from harness.config import settings, sweep
 from harness.config.run import validated
 from harness.config.suite import make_suite
 from harness.config.sweep import expand
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.simulation.build import identify
 from harness.simulation.plan import Trial, affordable
 
@@ -217,7 +217,7 @@ def test_runs_of_one_cell_are_checked_once_and_are_those_of_separate_checks(monk
     monkeypatch.setattr(sweep, "validated", lambda given: asked.append(given) or validated(given))
     together = expand(BASE, [block])
     assert len(asked) == 4 and len(together) == 20
-    assert sorted(together, key=str) == sorted(apart, key=str)
+    assert sorted(map(str, together)) == sorted(map(str, apart))
     with pytest.raises(UserError, match="seed"):
         expand(BASE, [{"seed": [0, -1]}])
     with pytest.raises(UserError, match="seed"):

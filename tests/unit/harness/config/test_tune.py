@@ -10,7 +10,7 @@ from harness.config.searches import Search, Trial, families, points, searches
 from harness.config.suite import make_suite
 from harness.config.tune import read_tune
 from harness.config.tuned_runs import estimate
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.tuning.halving import in_order
 
 LR = {"algorithm.lr": {"log_uniform": [0.01, 1]}}

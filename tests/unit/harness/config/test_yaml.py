@@ -10,7 +10,7 @@ from harness.config.report import read_report
 from harness.config.run import read_spec
 from harness.config.sweep import expand
 from harness.config.yaml import read
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 
 WHOLE = {
     "data": "adult",

@@ -9,9 +9,9 @@ from torch.nn import functional
 from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
-from harness.core.registry import Incompatible
 from harness.problems import PROBLEMS
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare

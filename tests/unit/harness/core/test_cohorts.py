@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.core import ALGORITHMS
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation

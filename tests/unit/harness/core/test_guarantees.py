@@ -11,9 +11,9 @@ from scipy.stats import beta
 from datasets.federation import stack
 from harness.config.run import read_spec
 from harness.core import ALGORITHMS
+from harness.core.errors import Incompatible, UserError
 from harness.core.per_run import Mixed
 from harness.core.public import Public
-from harness.core.registry import Incompatible, UserError
 from harness.problems import PROBLEMS, Setting
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from datasets.federation import Batch
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.errors import Incompatible
 from harness.core.execution.exact.sharing import Shared, leaves_of
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.registry import Incompatible
 from tests.support.wire import cohort, record
 
 FEDAVG = ALGORITHMS["fedavg"]

@@ -5,8 +5,8 @@ import torch
 
 from datasets.errors import warn_once
 from harness.core import Increment
+from harness.core.errors import Incompatible
 from harness.core.public import Public
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 

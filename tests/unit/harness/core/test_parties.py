@@ -9,7 +9,7 @@ from compression.graph import units
 from compression.structured import alive
 from harness.config.sweep import Combination
 from harness.core import Channel
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.simulation import evaluation
 from harness.simulation.build import prepare
 from harness.simulation.dry_run import dry_run

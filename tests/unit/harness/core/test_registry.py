@@ -4,7 +4,8 @@ import pytest
 
 import algorithms
 from harness.core import ALGORITHMS, UserError
-from harness.core.registry import Registry, unknown
+from harness.core.errors import unknown
+from harness.core.registry import Registry
 from harness.problems import PROBLEMS
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from harness.core.algorithm import ALGORITHMS, register, step_size
-from harness.core.registry import UserError
+from harness.core.algorithm import ALGORITHMS, register
+from harness.core.declarations import step_size
+from harness.core.errors import UserError
 
 FEDAVG = ALGORITHMS["fedavg"]
 

@@ -9,8 +9,8 @@ import torch
 
 from datasets.errors import DataError, FederationError
 from harness.config.run import read_spec
+from harness.core.errors import Incompatible, UserError
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation

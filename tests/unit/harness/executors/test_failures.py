@@ -4,7 +4,7 @@ import pytest
 
 import harness
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.testing.conformance import CHECKS, check
 from tests.support.runs import given, table
 

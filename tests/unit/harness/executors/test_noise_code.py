@@ -11,7 +11,7 @@ from algorithms.centralized.fedavg import FedAvg
 from harness.api.reading import leaderboard
 from harness.config import code
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.privacy import Privacy
 from harness.executors.local import run_one
 from harness.executors.replay import replay

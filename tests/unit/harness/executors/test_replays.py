@@ -10,7 +10,8 @@ import pytest
 from harness.config import plugins
 from harness.config.recorded import BUILT_IN, run_id
 from harness.config.run import read_spec
-from harness.core.registry import PLUGGED, UserError
+from harness.core.errors import UserError
+from harness.core.registry import PLUGGED
 from harness.executors import records
 from harness.executors import replay as module
 from harness.executors.local import run_one

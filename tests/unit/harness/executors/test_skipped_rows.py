@@ -4,7 +4,7 @@ import pytest
 
 import harness
 from harness.config.sweep import expand
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.work import in_suite
 from harness.report import leaderboard
 from harness.report.tables.columns import narrow_columns

@@ -9,7 +9,7 @@ from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec
 from harness.core.clients.pruning import prune_models
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
 from harness.simulation.build import prepare

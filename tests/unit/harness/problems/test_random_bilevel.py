@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from harness.core.errors import UserError
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
-from harness.core.registry import UserError
 from harness.problems import PROBLEMS, Setting
 from harness.problems.quadratic import bilevel_shapes, reader
 from tests.support.worlds import close, settled

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.problems import PROBLEMS, Setting
 from harness.problems.quadratic import Minimax, minimax_shapes, reader
 from tests.support.worlds import close, quadratic_minimax, settled

@@ -15,7 +15,7 @@ from datasets.federation import federate
 from datasets.partition import PARTITIONS
 from datasets.splitting import Splitting
 from harness.cli.parser import main
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.metrics.predictions import read_predictions
 
 SPEC = {

@@ -6,7 +6,7 @@ import pytest
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.executors.tuning.cost import Releases
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

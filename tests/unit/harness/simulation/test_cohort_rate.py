@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.simulation.calibration import recalibrated
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.dry_run import expected_cost

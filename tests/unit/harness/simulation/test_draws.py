@@ -10,7 +10,7 @@ from harness.config.recorded import SPECIAL, identity, versions
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.clients.sampling import draw_poisson_batches
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.privacy import Privacy
 from harness.report.tables.privacy import in_words
 from harness.simulation.build import prepare

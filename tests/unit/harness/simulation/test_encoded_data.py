@@ -19,8 +19,8 @@ from harness.config.code import code_of_encoder
 from harness.config.fields import DataSpec
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
+from harness.core.errors import Incompatible, UserError
 from harness.core.flat_model import constants_digest
-from harness.core.registry import Incompatible, UserError
 from harness.models import build
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated

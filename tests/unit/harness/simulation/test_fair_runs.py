@@ -7,8 +7,8 @@ import torch
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
+from harness.core.errors import Incompatible, UserError
 from harness.core.methods.fairness import group_shares
-from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan

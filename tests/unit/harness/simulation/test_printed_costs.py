@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
 from harness.simulation.calibration import recalibrated
 from harness.simulation.dry_run import expected_cost

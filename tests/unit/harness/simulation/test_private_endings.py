@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.metrics import METRICS
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

@@ -7,7 +7,7 @@ import torch
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
+from harness.core.errors import UserError
 from harness.core.execution.memory import Room
-from harness.core.registry import UserError
 from harness.executors import scheduler
 from harness.executors.local import run_together
 from harness.simulation import room

@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.local import run_one
 from harness.simulation import loop
 from harness.simulation.simulation import Simulation

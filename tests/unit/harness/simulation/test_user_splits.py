@@ -9,7 +9,7 @@ import torch
 from datasets.errors import warn_once
 from datasets.partition import PARTITIONS
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.scheduler import run_one
 from harness.simulation.attacks.membership import draw_pairs, shadow
 from harness.simulation.build import identify, prepare

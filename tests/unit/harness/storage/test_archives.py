@@ -11,7 +11,7 @@ import tarfile
 import pytest
 
 from harness.cli.parser import main
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.archive import open_results, write_archive
 from harness.storage.manifest import MANIFEST, Limits, manifest, portable
 from harness.storage.store import Store

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.config.recorded import results_folder
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.export import write_tensorboard
 from harness.storage import archive, files
 from harness.storage.archive import open_results

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import leaderboard, write_csv, write_latex, write_markdown, write_parquet, write_tidy
 from harness.storage.files import output, output_text
 from tests.support.records import done, spec

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage.files import read_json, write_json
 from harness.storage.store import FORMAT, Busy, RunFolder, Store
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.config.recorded import identity
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.executors.local import run_one
 from harness.executors.records import checked_record
 from harness.executors.replay import replay

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from harness.cli.parser import main
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.models import model
 from harness.testing.conformance_models import check_model
 from privacy.own_mechanism import MECHANISMS

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.storage import manifest as manifests
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT, Limits
 from harness.storage.seals import read_sealed, write_sealed

@@ -5,7 +5,7 @@ import math
 import pytest
 import yaml
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.verdict import Hypothesis
 from studies.papers.claims import read_claims
 

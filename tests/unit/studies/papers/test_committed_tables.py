@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.papers.claims import read_claims
 from studies.papers.observations import stale
 from studies.papers.tables import from_tables

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from harness.config.recorded import versions
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.results import Results
 from studies.papers.claims import read_claims
 from studies.papers.evidence import gather

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.papers import pages
 from studies.papers.claims import read_claims
 from studies.papers.observations import read_observations

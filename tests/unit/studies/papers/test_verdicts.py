@@ -5,7 +5,7 @@ import math
 import pytest
 import yaml
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.papers.claims import read_claims
 from studies.papers.observations import Observation
 from studies.papers.verdicts import judge

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from studies.results.boards import ROOT, Board, Boards, Row
 from studies.results.command import documents, figures_csv, make_pages, shows, stale, write
 from studies.results.figures import Figure, extremes, span

@@ -6,9 +6,9 @@ from torch import nn
 
 from datasets.federation import Batch
 from harness import models
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
-from harness.core.registry import Incompatible
 from harness.problems.classify import classifier
 
 CLIENTS, SAMPLES = 3, 5

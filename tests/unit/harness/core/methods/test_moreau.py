@@ -6,9 +6,9 @@ import torch
 from scipy.optimize import minimize
 
 from harness.config.run import read_spec
+from harness.core.errors import UserError
 from harness.core.flat_model import Ravel
 from harness.core.methods.moreau import envelope_gradient
-from harness.core.registry import UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from harness.config.settings import checked
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.privacy import PrivacyTerms
 from harness.core.settings.privacy_kinds import (
     CentralPrivacy,

@@ -9,7 +9,7 @@ import torch
 from algorithms.centralized.fedavg import FedAvg
 from harness.config.run import read_spec
 from harness.core import Increment, Meta
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.privacy import PrivacyTerms
 from harness.core.settings.privacy_section import read_privacy
 from harness.simulation.build import prepare

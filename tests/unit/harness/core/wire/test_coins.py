@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from tests.support.wire import cohort, record
 from tests.support.worlds import iid_federation, logistic
 

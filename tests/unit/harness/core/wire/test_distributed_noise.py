@@ -5,7 +5,7 @@ import torch
 
 from compression.secure_sum import sum_bytes
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.simulation.dry_run import dry_run

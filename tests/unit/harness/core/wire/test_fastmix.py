@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import gossip
 from harness.core.wire.message import Message, Part

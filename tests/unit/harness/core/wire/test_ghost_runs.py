@@ -8,7 +8,7 @@ from torch import nn
 
 import harness
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.models import model
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated

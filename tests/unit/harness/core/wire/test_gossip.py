@@ -10,7 +10,7 @@ import torch
 from datasets.topology import Ring, mixing_matrix
 from harness.core import Increment, rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Part

@@ -21,9 +21,11 @@ def mean(values, terms):
 
 def way_of(mechanism=None, terms=TERMS, scale=None, **options):
     """Return a channel for messages that would be ``terms`` without gradients."""
-    way = channel(mechanism, **options)
-    way.release_values(lambda clients, way: way.mean(Increment(clients.take(terms, mean=MEAN), scale=scale)))
-    return way
+
+    def round(clients, way):
+        return way.mean(Increment(clients.take(terms, mean=MEAN), scale=scale))
+
+    return channel(mechanism, again=round, **options)
 
 
 def test_without_privacy_they_change_nothing_to_the_last_bit():
@@ -76,8 +78,7 @@ def test_a_value_replaces_what_was_sent_before():
     def round(clients, way):
         return way.mean(Value(0 * new, of=clients.take(old, mean=MEAN)))
 
-    way = channel(privacy("local", 0.5))
-    way.release_values(round)
+    way = channel(privacy("local", 0.5), again=round)
     found, kept = way.mean_and_sent(Value(new, of=old), **UNIFORM)
     assert close(kept, clipped(new, 0.5), 1e-12) and close(found, mean(clipped(new, 0.5), -old), 1e-12)
     _, kept = channel(privacy("local", 0.5)).mean_and_sent(Value(new, of=old), **UNIFORM)
@@ -85,8 +86,7 @@ def test_a_value_replaces_what_was_sent_before():
 
 
 def test_rows_that_clients_keep_cannot_pass_for_known():
-    way = channel(privacy("local", 0.5))
-    way.release_values(lambda clients, way: way.mean(clients.take(TERMS)))
+    way = channel(privacy("local", 0.5), again=lambda clients, way: way.mean(clients.take(TERMS)))
     with pytest.raises(ValueError, match="part 0 of a message would depend on rows that clients keep"):
         way.mean(VALUES)
 
@@ -97,8 +97,7 @@ def test_a_round_that_goes_another_way_without_gradients_is_refused():
         gradient = clients.grad(clients.rows(MEAN), batch)
         return way.mean(gradient) if bool(gradient.any()) else way.gather(gradient)
 
-    way = channel(privacy("local", 0.5))
-    way.release_values(round)
+    way = channel(privacy("local", 0.5), again=round)
     with pytest.raises(ValueError, match="calls gather where it called mean_and_sent"):
         way.mean(VALUES)
 
@@ -111,8 +110,7 @@ def test_a_central_server_does_not_use_what_single_clients_have_sent():
         _, (first, second) = way.mean_and_sent(nothing, Value(nothing, of=clients.take(TERMS, mean=MEAN)))
         return way.mean(first + 2 * second)
 
-    way = channel(privacy("central", 0.5, z=1.0))
-    way.release_values(round)
+    way = channel(privacy("central", 0.5, z=1.0), again=round)
     (mean, change), (sent, kept) = way.mean_and_sent(VALUES, Value(VALUES, of=TERMS))
     known = way.known("mean_and_sent")
     assert close(known.rows[0], sent + 2 * kept, 1e-12)
@@ -128,15 +126,16 @@ def test_what_differs_between_the_members_of_a_secret_cohort_is_not_known(own):
         numbers = getattr(clients, name)(*arguments, **more)
         return way.mean(clients.rows(MEAN) * (numbers.unsqueeze(-1) if name == "samples" else numbers))
 
-    way = channel(privacy("central", 0.5))
-    way.release_values(round)
+    way = channel(privacy("central", 0.5), again=round)
     with pytest.raises(ValueError, match="what the server does not know"):
         way.mean(VALUES)
 
 
 def test_a_result_that_is_changed_in_place_is_refused():
-    way = channel(privacy("local", 0.5))
-    way.release_values(lambda clients, way: way.mean(way.mean_and_sent(0 * VALUES)[1]))
+    way = channel(
+        privacy("local", 0.5),
+        again=lambda clients, way: way.mean(way.mean_and_sent(0 * VALUES)[1]),
+    )
     _, sent = way.mean_and_sent(VALUES)
     sent += VALUES  # now it holds what was not released
     with pytest.raises(ValueError, match="changed in place what mean_and_sent returned"):
@@ -144,8 +143,7 @@ def test_a_result_that_is_changed_in_place_is_refused():
 
 
 def test_a_known_mean_that_depends_on_rows_of_the_cohort_is_refused():
-    way = channel(privacy("central", 0.5))
-    way.release_values(lambda clients, way: way.mean(clients.rows(MEAN) + TERMS))
+    way = channel(privacy("central", 0.5), again=lambda clients, way: way.mean(clients.rows(MEAN) + TERMS))
     with pytest.raises(ValueError, match="rows of the cohort"):
         way.mean(VALUES)
 
@@ -192,8 +190,7 @@ def test_the_servers_variate_is_the_mean_of_what_clients_have_sent(memory):
 
 def test_gossip_leaves_them_out_of_clip_and_noise():
     uniform = torch.full((len(VALUES), len(VALUES)), 1 / len(VALUES), dtype=torch.float64)
-    way = channel(privacy("local", 0.5), mixing=uniform)
-    way.release_values(lambda clients, way: way.mix(TERMS))
+    way = channel(privacy("local", 0.5), mixing=uniform, again=lambda clients, way: way.mix(TERMS))
     (sent,), (mixed,), *_ = way.mix(VALUES + TERMS)
     assert close(sent, clipped(VALUES, 0.5) + TERMS, 1e-12)
     assert close(mixed, mean(clipped(VALUES, 0.5), TERMS).expand_as(mixed), 1e-10)

@@ -116,9 +116,13 @@ def test_the_printed_order_is_the_executed_one(placement):
     setting = Compression(beta=0.5, codec="float16", error_feedback=True)
     if placement == "distributed":
         setting = Compression(beta=0.5, select="random_k")
-    way = Recorder(cohort(), privacy=mechanism(placement, z=1.0, server_clip=1.0), compression=setting)
     ones = torch.ones(4, 4, dtype=torch.float64)
-    way.release_values(lambda clients, way: way.mean(clients.take(ones, mean=ones[0])))
+    way = Recorder(
+        cohort(),
+        privacy=mechanism(placement, z=1.0, server_clip=1.0),
+        compression=setting,
+        again=lambda clients, way: way.mean(clients.take(ones, mean=ones[0])),
+    )
     way.mean(Increment(messages(), of=ones, scale=Public(2.0)))
     columns = dict(zip(("local", "central", "distributed"), printed_order(), strict=True))
     assert way.order == columns[placement]

@@ -7,7 +7,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.report.plots.figure import extrapolation_note
 from harness.simulation.build import prepare
 from harness.simulation.simulation import Simulation

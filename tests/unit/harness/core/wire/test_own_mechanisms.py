@@ -13,7 +13,7 @@ from harness.cli.parser import main
 from harness.config import plugins
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.core.settings.privacy_kinds import Placement
 from harness.core.wire.dp_client import AdditiveMechanism
 from harness.simulation.build import prepare

@@ -8,7 +8,7 @@ from compression.low_rank import Factors
 from datasets.topology import Ring, mixing_matrix
 from harness.core import Increment, rng
 from harness.core.clients.pruning import prune_models
-from harness.core.registry import Incompatible
+from harness.core.errors import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.gossip import momentum
 from harness.problems.classify import classifier

@@ -12,9 +12,9 @@ from compression.low_rank import Factors
 from harness import prepare
 from harness.core import Problem, rng
 from harness.core.clients.pruning import prune_models
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import set_apart, split_model
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import low_rank
 from harness.core.wire.message import Statistic

@@ -12,8 +12,8 @@ from compression.structured import alive
 from harness import models
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.pruning import PrunedModels, SubModel, prune_models
+from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.message import Statistic
 from harness.problems.classify import classifier

@@ -11,9 +11,9 @@ from torch.nn import functional
 from datasets.federation import Batch, Federation
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.errors import Incompatible
 from harness.core.flat_model import Ravel
 from harness.core.problem import Problem
-from harness.core.registry import Incompatible
 from harness.core.wire.channel import Channel
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from harness.core import Problem
+from harness.core.errors import Incompatible
 from harness.core.losses import weighted_mean
-from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from tests.support.wire import booked, channel, clipped, largest, privacy, rows
 from tests.support.worlds import close, federation_of, network, random_federation, run_algorithm

@@ -8,8 +8,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from harness.core.algorithm import ALGORITHMS, Descent, Release
+from harness.core.algorithm import ALGORITHMS, Release
 from harness.core.clients.silenced import Silenced
+from harness.core.methods.descent import Descent
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel

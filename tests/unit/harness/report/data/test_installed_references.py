@@ -13,7 +13,7 @@ from datasets.client_statistics import ClientCounts
 from harness import recommend
 from harness.cli.parser import main
 from harness.config.suite import read_suite
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence
 from harness.report.data.references import PATH, Shape, ask_references, distance, references, shapes_of
 from studies.references import federations as federations_of

@@ -7,21 +7,21 @@ from harness.report.data.procedure import Choice, procedure_interval
 from harness.report.data.statistics import paired_statistics
 
 
-def figures(mean, deviation=0.02, seeds=10, key=0):
+def values(mean, deviation=0.02, seeds=10, key=0):
     draws = np.random.default_rng(key).standard_normal(seeds)
     draws = (draws - draws.mean()) / draws.std(ddof=1)
     return dict(enumerate((mean + deviation * draws).tolist()))
 
 
 def test_with_one_choice_it_is_the_interval_of_the_seeds():
-    own = figures(0.8, seeds=20)
+    own = values(0.8, seeds=20)
     low, high = procedure_interval([Choice(1.0, own)])
     (seeds,) = paired_statistics([list(own.values())])
     assert low == pytest.approx(seeds.low, abs=0.003) and high == pytest.approx(seeds.high, abs=0.003)
 
 
 def test_what_could_have_been_chosen_as_well_widens_it():
-    best, other = figures(0.8), figures(0.7, key=1)
+    best, other = values(0.8), values(0.7, key=1)
     alone = procedure_interval([Choice(1.0, best)])
     rarely = procedure_interval([Choice(0.998, best), Choice(0.002, other)])
     often = procedure_interval([Choice(0.7, best), Choice(0.3, other)])
@@ -30,7 +30,7 @@ def test_what_could_have_been_chosen_as_well_widens_it():
 
 
 def test_of_a_difference_both_searches_count_and_seeds_are_paired():
-    noise = figures(0.0, 0.1)
+    noise = values(0.0, 0.1)
     row = {seed: 0.8 + value for seed, value in noise.items()}
     baseline = {seed: 0.75 + value for seed, value in noise.items()}
     low, high = procedure_interval([Choice(1.0, row)], [Choice(1.0, baseline)])
@@ -41,10 +41,8 @@ def test_of_a_difference_both_searches_count_and_seeds_are_paired():
 
 
 def test_few_seeds_have_none():
-    assert procedure_interval([Choice(1.0, figures(0.8, seeds=4))]) is None
-    assert (
-        procedure_interval([Choice(1.0, figures(0.8, seeds=9)), Choice(0.5, figures(0.8, seeds=4))]) is None
-    )
+    assert procedure_interval([Choice(1.0, values(0.8, seeds=4))]) is None
+    assert procedure_interval([Choice(1.0, values(0.8, seeds=9)), Choice(0.5, values(0.8, seeds=4))]) is None
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config.conditions import Condition, read_conditions
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Results, leaderboard
 from harness.report.data.columns import LEADERBOARD
 from harness.report.data.evidence import Evidence

@@ -7,7 +7,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.config.conditions import Condition
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import leaderboard, write_csv
 from harness.report.data.evidence import SEARCHES, SEEDS, Evidence, Federation
 from harness.report.data.published import published_leaderboard

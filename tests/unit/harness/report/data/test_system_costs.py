@@ -10,7 +10,7 @@ from harness.cli.parser import main
 from harness.config.report import Target
 from harness.config.system import FILE, Device, Network, System, read_system
 from harness.config.yaml import read_yaml
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Results, leaderboard
 from harness.report.data.system_costs import _draws, system_costs
 from tests.support.records import done, evaluation, spec

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Pivot, ReportSpec, Results
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper

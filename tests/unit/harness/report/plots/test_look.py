@@ -10,7 +10,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from harness.config.report import ReportSpec
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Results, learning_curves
 from harness.report.plots.every import draw_all
 from harness.report.plots.figure import COLORS

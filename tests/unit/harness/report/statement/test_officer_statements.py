@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import ReportSpec, Results
 from harness.report.statement import page
 from harness.report.statement.costs import answers, bias, client_table, heads, method_note, note

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Results, leaderboard, write_latex, write_markdown
 from harness.report.data.best import best_of
 from harness.report.tables.choice import choose, names

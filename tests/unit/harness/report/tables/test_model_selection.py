@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student
 
 from harness.config.report import Published
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.metrics import better_is_higher
 from harness.report import Choice, ReportSpec, Results, read_choice, write_report
 from harness.report.tables.model_selection import choose as choose_run

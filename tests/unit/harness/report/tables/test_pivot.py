@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from harness.core.registry import UserError
+from harness.core.errors import UserError
 from harness.report import Pivot, ReportSpec, Target, leaderboard, read_target, write_report
 from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import grids_latex, grids_markdown, tabulate

@@ -10,7 +10,7 @@ from harness.cli.console import short
 from harness.report import leaderboard, print_summary, write_page
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.protection import compare_protection, label, labels
-from harness.report.tables.rated_rows import difference, figure
+from harness.report.tables.rated_rows import difference, value_of
 from harness.report.tables.text import quantity, signed, spread
 from harness.storage.store import RunRecord
 from tests.support.records import searched
@@ -375,7 +375,7 @@ def test_a_cost_below_what_one_method_costs_under_two_names_is_no_verdict():
 
 def test_a_mean_that_rounds_to_zero_has_no_sign():
     assert spread([-0.00001], ".3f") == "0.000" and spread([-0.001], ".3f") == "-0.001"
-    assert quantity(-0.0) == short(-0.0) == "0" and figure("accuracy", -0.0001) == "0.000"
+    assert quantity(-0.0) == short(-0.0) == "0" and value_of("accuracy", -0.0001) == "0.000"
     assert difference("accuracy", -0.0001) == "0.0 points"
 
 

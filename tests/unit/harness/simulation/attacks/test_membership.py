@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
-from harness.core.registry import Incompatible, UserError
+from harness.core.errors import Incompatible, UserError
 from harness.executors.scheduler import run_all
 from harness.metrics import ATTACKED, better_is_higher
 from harness.simulation.attacks.membership import candidates, draw_pairs, lira, membership, rmia, shadow
