@@ -17,6 +17,7 @@ from harness.metrics.predictions import Predictions, read_predictions, write_pre
 from harness.metrics.registry import (
     ATTACKED,
     ELSEWHERE,
+    GAPS,
     METRICS,
     RECALLED,
     Metric,
@@ -32,6 +33,7 @@ from harness.metrics.registry import (
 __all__ = [
     "ATTACKED",
     "ELSEWHERE",
+    "GAPS",
     "METRICS",
     "RECALLED",
     "Metric",

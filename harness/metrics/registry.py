@@ -62,6 +62,9 @@ ELSEWHERE = {
     "worst_node": ("accuracy",),
 }
 
+#: Gaps between groups in what is predicted, which are 0 of a model that predicts one class for all.
+GAPS = ("eqopp", "eqodds", "dp_gap")
+
 
 def described(measure: str) -> Metric | None:
     """Return the metric behind a measure; ``selection_accuracy`` is accuracy on the selection samples."""

@@ -52,7 +52,7 @@ def certainty(results: Results, board: Board) -> Certainty:
 
 def certainty_tables(results: Results, board: Board, by: str) -> list[Grid]:
     """Return what stands above a leaderboard whose rows were searched for, or named twice; nothing for others."""
-    cells = [cell for cell in results.cells if cell.values(by)]
+    cells = [cell for cell in results.cells if cell.values(by) and not cell.empty_gap(by)]
     if not any(cell.records[0].search or cell.records[0].same for cell in cells):
         return []
     resolution, labels = Resolution(cells, by), _labels(board, cells)
