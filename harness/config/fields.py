@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -17,12 +18,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
 from datasets.encoders import ENCODERS, EncoderSettings
+from datasets.errors import DataError
 from datasets.formats import FILES, POLICIES, Reading, as_list, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, together, tried, unknown
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section
@@ -239,7 +241,8 @@ class DataSpec(Section):
                 "data.files: names of clients with their files are needed, as in {Aalen: a.csv}, given "
                 f"{shown(value)}"
             )
-        return {str(_text(name)): cls._of_a_file(f"data.files.{name}", one) for name, one in value.items()}
+        read = tried(partial(cls._of_a_file, f"data.files.{name}", one) for name, one in value.items())
+        return dict(zip(map(str, map(_text, value)), read, strict=True))
 
     @classmethod
     def _of_a_file(cls, where: str, given: object) -> object:
@@ -249,11 +252,13 @@ class DataSpec(Section):
             raise UserError(
                 f"{where}: a path is needed, or path with settings of this file, given {shown(given)}"
             )
-        for name in given:
-            if name not in OF_A_FILE:
-                raise unknown(f"setting of {where}", str(name), OF_A_FILE)
+        errors = [
+            unknown(f"setting of {where}", str(name), OF_A_FILE) for name in given if name not in OF_A_FILE
+        ]
         if not isinstance(given.get("path"), str):
-            raise UserError(f"{where}.path: missing; give the file")
+            errors.append(UserError(f"{where}.path: missing; give the file"))
+        if errors:
+            raise together(errors)
         settings = dict(given)
         for name, check in (
             ("na", cls._codes),
@@ -264,7 +269,10 @@ class DataSpec(Section):
                 settings[name] = check(settings[name])
         if isinstance(settings.get("na"), list):
             settings["na"] = tuple(settings["na"])
-        Reading.of(settings)
+        try:
+            Reading.of(settings)
+        except DataError as error:
+            raise UserError(f"{where}: {error}") from None
         return settings
 
     @field_validator("rename", mode="before")

@@ -135,6 +135,28 @@ def test_disagreement_names_file_and_column(hospitals, changed, said):
         read(section(hospitals, **changed))
 
 
+def test_all_files_and_columns_that_disagree_are_named_at_once(hospitals):
+    """Two files have names that no rename makes alike; with them two columns are text in one file only."""
+    bern = {"rename": {"height": "Größe"}, "map": {}}
+    (hospitals / "c.csv").write_text("height,sex,outcome\n1,m,ja\n2,w,nein\n")
+    with pytest.raises(DataError) as refused:
+        read(section(hospitals, Bern=bern))
+    bern_says, wien_says = map(str, refused.value.errors)
+    assert (
+        "b.csv lacks the column 'ill'" in bern_says and "c.csv lacks the columns 'Größe', 'ill'" in wien_says
+    )
+    files = {
+        "Köln": section(hospitals)["files"]["Köln"],
+        "Bern": section(hospitals, Bern={"map": {}})["files"]["Bern"],
+    }
+    with pytest.raises(DataError, match=r"\(1\) .*'sex' is .*\(2\) .*'ill' is "):
+        read({"files": files, "label": "ill"})
+    with pytest.raises(
+        DataError, match=r"no columns 'il', 'sx', 'Grö'; did you mean 'ill' for 'il', 'sex' for 'sx'"
+    ):
+        load(f"csv:{hospitals / 'a.csv'}?label=il&sensitive=sx&missing.Grö=drop&delimiter=;&encoding=cp1252")
+
+
 def test_another_code_or_unit_of_a_feature_is_named(hospitals, caplog):
     words = {"sex": {1: "male", 2: "female"}, "ill": {1: "ja", 0: "nein"}}
     frame = pd.read_csv(hospitals / "b.csv")
