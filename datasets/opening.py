@@ -72,7 +72,7 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
     options : Mapping
         ``path``, a file, a folder of files where the format has one, or a pattern such as ``hospital/*.csv``; or
         ``files``, which maps names of clients to paths, or to options that hold for one file: ``path``, those of
-        `Reading`, ``rename`` and ``map``. Those hold for all files where they stand beside.
+        `Reading`, ``rename``, ``map`` and ``scale``. Those hold for all files where they stand beside.
 
     Returns
     -------
@@ -121,9 +121,9 @@ def _part(kind: str, name: str, path: Path, own: Mapping[str, Any], options: Map
 
 
 def _check_shared(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
-    """Refuse names and values of all files that concern none of them."""
+    """Refuse names, values and factors of all files that concern none of them."""
     columns = dict.fromkeys(name for part in parts for name in part.content.columns)
-    for key in ("rename", "map"):
+    for key in ("rename", "map", "scale"):
         used = options.get(key) or {}
         targets = used.values() if key == "rename" else used
         if strange := [column for column in targets if column not in columns]:
@@ -176,7 +176,7 @@ def _opened(kind: str, path: Path, options: Mapping[str, Any]) -> Content:
 
 
 def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Content:
-    """Return a content with columns renamed and values mapped.
+    """Return a content with columns renamed, values mapped and numbers scaled.
 
     Parameters
     ----------
@@ -185,8 +185,8 @@ def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[
     content : Content
         What it holds.
     shared, own : Mapping
-        Options of all files, and of this one: ``rename`` and ``map``. Those of this one win, and what they name
-        must be in it; what all files share need not be in each.
+        Options of all files, and of this one: ``rename``, ``map`` and ``scale``. Those of this one win, and what
+        they name must be in it; what all files share need not be in each.
 
     Raises
     ------
@@ -207,16 +207,19 @@ def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[
     for section in (shared.get("map") or {}, own.get("map") or {}):
         for column, values in section.items():
             maps[column] = {**maps.get(column, {}), **values}
-    if strange := [column for column in own.get("map") or {} if column not in columns]:
-        raise DataError(
-            f"{where}: map names a column {', '.join(map(repr, strange))}; {nearest(strange, columns)}"
-        )
+    for key in ("map", "scale"):
+        if strange := [column for column in own.get(key) or {} if column not in columns]:
+            named = ", ".join(map(repr, strange))
+            raise DataError(f"{where}: {key} names a column {named}; {nearest(strange, columns)}")
     plain = Reading() if content.typed else Reading.of({**shared, **own})
     own_maps = own.get("map") or {}
     for column, values in maps.items():
         if column in columns:
             expected = [value for value in own_maps.get(column, {}) if value != REST]
             columns[column] = partial(_mapped, where, column, columns[column], values, expected, plain)
+    for column, factor in {**(shared.get("scale") or {}), **(own.get("scale") or {})}.items():
+        if column in columns:
+            columns[column] = partial(_scaled, where, column, columns[column], factor)
     return content._replace(columns=columns, reading=plain)
 
 
@@ -255,6 +258,17 @@ def _mapped(
         for text, gone in zip(texts.tolist(), cells.missing.tolist(), strict=True)
     ]
     return read_texts(f"{where}: the column {name!r}", mapped, reading, kind, MISSING_MARKS)
+
+
+def _scaled(where: str, name: str, read: Callable[[Kind], Cells], factor: float, kind: Kind) -> Cells:
+    """Return the numbers of a column in another unit; raise `DataError` if it is text or dates."""
+    cells = read(kind)
+    if cells.missing.all():
+        return cells
+    if not cells.numeric or cells.dates:
+        found = "dates" if cells.dates else "text"
+        raise DataError(f"{where}: scale multiplies numbers, and the column {name!r} is {found} there")
+    return cells._replace(values=cells.values * factor)
 
 
 def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str, Any]) -> Content:
@@ -411,7 +425,8 @@ def _compare(name: str, parts: Sequence[Part], cells: Sequence[Cells], *, is_lab
                 part.path,
                 [
                     f"the column {name!r} lies mostly from {low:.4g} to {high:.4g} in {part.path}, and from "
-                    f"{below:.4g} to {above:.4g} in {other.path}; are the units the same?"
+                    f"{below:.4g} to {above:.4g} in {other.path}; if the units differ, give scale, as in scale: "
+                    f"{{{name}: FACTOR}}"
                 ],
             )
             return

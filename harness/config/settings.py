@@ -44,7 +44,7 @@ def construct(
         unknown(f"setting of {where}", key, [*allowed, *(also or ())]) for key in settings if key not in known
     ]
     try:
-        instance: T = checked(where, _adapter(cls).validate_python, known)
+        instance: T = checked(where, _adapter(cls).validate_python, known)  # type: ignore[arg-type]
     except UserError as error:
         errors.append(error)
     if errors:
@@ -91,7 +91,8 @@ def _one_a_place(errors: Iterable[Any], given: object) -> list[Any]:
     """Return the first error of each value: one that may be of several types has an error for each of them."""
     found: dict[tuple[Any, ...], Any] = {}
     for error in errors:
-        cause, inside, place = error.get("ctx", {}).get("error"), given, []
+        cause, place = error.get("ctx", {}).get("error"), []
+        inside: Any = given
         for step in error["loc"]:
             is_there = step in inside if isinstance(inside, Mapping) else isinstance(inside, list | tuple)
             if not is_there:
