@@ -22,7 +22,7 @@ from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
-from harness.report.tables.text import distinguishing, quantity, words
+from harness.report.tables.text import distinguishing, possible, quantity, words
 from harness.storage.files import replacing
 from harness.storage.store import RunRecord
 
@@ -175,7 +175,8 @@ class Reach(NamedTuple):
 def mean_and_reach(cell: Cell, measure: str) -> Reach:
     """Return a mean with its 95 % interval over searches and seeds, or else one standard deviation over seeds."""
     mean, spread = mean_and_spread(cell, measure)
-    low, high = Procedures(measure).mean(cell) or (mean - spread, mean + spread)
+    ends = Procedures(measure).mean(cell) or (mean - spread, mean + spread)
+    low, high = (possible(end, measure) for end in ends)
     return Reach(mean, max(0.0, mean - low), max(0.0, high - mean))
 
 
