@@ -49,7 +49,7 @@ def exit_code(
     arguments: Sequence[str] | None,
     carry_out: Callable[[CommandLine], int],
 ) -> int:
-    """Parse arguments, carry them out, and return the exit code; errors of a user become one line."""
+    """Parse arguments, carry them out, and return the exit code; errors of a user become a line each."""
     try:
         words = sys.argv[1:] if arguments is None else arguments
         given = parser.parse_args(words, CommandLine(words))
