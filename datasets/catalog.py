@@ -276,7 +276,7 @@ def load(name: str, *, path: str | Path | None = None, **options: Any) -> Datase
         Roles of columns and treatment of cells (files only); see `datasets.files.Roles`.
     delimiter, encoding, decimal, thousands, na, split : optional
         Signs and codes of a file (files only); see `datasets.formats.Reading`.
-    files, rename, map : optional
+    files, rename, map, scale : optional
         Several files, and what they write differently (files only); see `datasets.opening.open_table`.
 
     Raises
@@ -364,7 +364,7 @@ def _called(name: str, options: dict[str, Any]) -> Path:
 
 def _roles(options: dict[str, Any]) -> files.Roles:
     """Return the roles in some options; of several files each is a client's, unless a column says otherwise."""
-    beside = {"path", "files", "rename", "map", *Reading._fields}
+    beside = {"path", "files", "rename", "map", "scale", *Reading._fields}
     roles = files.Roles(**{key: value for key, value in options.items() if key not in beside})
     if options.get("files") is None and not is_pattern(str(options.get("path"))):
         return roles

@@ -147,11 +147,11 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
             problems += _holes(path, roles, content, table)
             dataset = make_dataset(kind, path, roles, content)
         except DataError as error:
-            said = str(error).removeprefix(f"{path}:").strip()
+            said = [str(one).removeprefix(f"{path}:").strip() for one in error.errors or (error,)]
             if not {roles.label, *roles.roles_beside_label} <= {*content.names, None}:
-                problems.insert(0, said)  # other problems may be those of the wrong columns
+                problems = [*said, *problems]  # other problems may be those of the wrong columns
             elif not problems or roles.label is None:
-                problems.append(said)
+                problems += said
     widths = Counter(() if dataset is None else dataset.origins)
     columns = tuple(
         describe_column(name, table.get(name), content, roles, widths[name] if dataset is not None else None)

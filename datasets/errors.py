@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
 class DataError(ValueError):
-    """Unavailable or unusable data; the message gives the reason and a remedy."""
+    """Unavailable or unusable data; the message gives the reason and a remedy.
+
+    Where it names several mistakes, ``errors`` has one error for each.
+    """
+
+    errors: tuple[DataError, ...] = ()
 
 
 class FederationError(ValueError):
     """Invalid settings of a federation, or data that do not fit them."""
+
+
+def tried(checks: Iterable[Callable[[], T]]) -> list[T]:
+    """Return what some checks return; raise one error that names all theirs."""
+    values: list[T] = []
+    errors: list[DataError] = []
+    for check in checks:
+        try:
+            values.append(check())
+        except DataError as error:
+            errors += error.errors or [error]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        whole = DataError(" ".join(f"({number}) {error}" for number, error in enumerate(errors, 1)))
+        whole.errors = tuple(errors)
+        raise whole
+    return values
 
 
 @cache
@@ -53,9 +79,10 @@ def warn(where: object, lines: Sequence[str]) -> None:
         warn_once(f"{where}: {len(lines) - MOST_LINES} more columns are like these")
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest allowed name, if any, and all allowed names."""
-    allowed = list(allowed)
-    near = difflib.get_close_matches(name, allowed, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+def nearest(name: str | Sequence[str], allowed: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest allowed name of each, if any, and all allowed names."""
+    allowed, names = list(allowed), [name] if isinstance(name, str) else name
+    near = {name: found[0] for name in names if (found := difflib.get_close_matches(name, allowed, n=1))}
+    hints = [f"{found!r}" + (f" for {name!r}" if len(names) > 1 else "") for name, found in near.items()]
+    hint = f"did you mean {', '.join(hints)}? " if near else ""
     return f"{hint}allowed: {', '.join(allowed) if allowed else 'none'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from datasets.arrays import Encoded
 from datasets.dataset import Dataset
 from datasets.doubts import check_column_kinds, warn_of_doubts
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, LabelColumn, encode_table
-from datasets.errors import DataError, nearest, warn
+from datasets.errors import DataError, nearest, tried, warn
 from datasets.formats import OTHERWISE, POLICIES, as_list
 from datasets.labels import warn_of_similar
 from datasets.limits import check_cells
@@ -142,11 +143,16 @@ class Roles:
             raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
         encoded = as_list(self.encode)
         cells = (self.label, *self.roles_beside_label, *as_list(self.text), *encoded)
-        for column in (*cells, *dropped, *filter(None, [self.input])):
-            allowed = columns if column in cells else content.names
-            if column not in allowed:
-                note = f" ({content.note})" if content.note else ""
-                raise DataError(f"{path} has no column {column!r}; {nearest(column, allowed)}{note}")
+        policies = (
+            () if isinstance(self.missing, str) else [name for name in self.missing if name != OTHERWISE]
+        )
+        strange = [name for name in (*cells, *policies) if name not in columns]
+        strange += [name for name in (*dropped, *filter(None, [self.input])) if name not in content.names]
+        if strange := list(dict.fromkeys(strange)):
+            note = f" ({content.note})" if content.note else ""
+            what = f"column{'s' if len(strange) > 1 else ''} {', '.join(map(repr, strange))}"
+            allowed = columns if {*strange} & {*cells, *policies} else content.names
+            raise DataError(f"{path} has no {what}; {nearest(strange, allowed)}{note}")
         beside = {*self.roles_beside_label, *filter(None, [self.input])}
         if self.label in beside or {self.label, *beside} & set(dropped):
             raise DataError(
@@ -159,14 +165,16 @@ class Roles:
 
     def cells(self, path: Path, content: Content) -> dict[str, Cells]:
         """Return the columns that are used."""
-        table = {}
         spelled = {self.user, self.input, *self.texts}
-        for name, cells in content.columns.items():
-            if self.uses(name):
-                table[name] = cells("text" if name in spelled else "guess")
-                if table[name].missing.all():
-                    raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
-        return table
+
+        def read(name: str) -> Cells:
+            cells = content.columns[name]("text" if name in spelled else "guess")
+            if cells.missing.all():
+                raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
+            return cells
+
+        used = [name for name in content.columns if self.uses(name)]
+        return dict(zip(used, tried(partial(read, name) for name in used), strict=True))
 
 
 def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,9 @@ POLICIES = ("error", "drop", "fill")  # for missing cells
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN``, ``labels.VALUE``,
-# ``rename.COLUMN`` and ``map.COLUMN.VALUE`` besides.
+# ``rename.COLUMN``, ``map.COLUMN.VALUE`` and ``scale.COLUMN`` besides.
 LISTS = ("sensitive", "drop", "text", "encode", "na")
-MAPPINGS = ("missing", "labels", "rename", "map")
+MAPPINGS = ("missing", "labels", "rename", "map", "scale")
 MARKS = ("delimiter", "encoding", "decimal", "thousands", "dates", "header")
 COUNTS = {"rare": "a number of rows", "header": "the number of a line"}
 ROLES = ("label", "client", "user", "input")
@@ -49,6 +50,7 @@ WRITTEN = {
     "labels": "labels.OLD=NEW; the column of labels is label=COLUMN",
     "rename": "rename.OLD=NEW",
     "map": "map.COLUMN.OLD=NEW",
+    "scale": "scale.COLUMN=FACTOR",
 }
 
 
@@ -110,7 +112,7 @@ def parse_address(address: str) -> dict[str, Any] | None:
             mapping, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
             if column in mapping:
                 raise DataError(f"{address!r}: {key} is given twice")
-            mapping[column] = value
+            mapping[column] = read_factor(f"{address!r}: scale.{column}", value) if key == "scale" else value
         elif key == "na" and value.startswith("[") and value.endswith("]"):  # as in a run file
             options[key] = [*as_list(options.get(key)), *map(str.strip, value[1:-1].split(","))]
         elif key in LISTS and key in options:
@@ -130,6 +132,17 @@ def parse_address(address: str) -> dict[str, Any] | None:
     if (mapping := options.get("missing")) is not None and set(mapping) == {OTHERWISE}:
         options["missing"] = mapping[OTHERWISE]
     return {"name": name, "path": unquote(path), **options}
+
+
+def read_factor(where: str, value: Any) -> float:
+    """Return the factor of a column as a number; raise `DataError` if it is none above 0."""
+    try:
+        factor = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise DataError(f"{where}: a factor above 0 is needed, such as 0.001, given {value!r}")
+    return factor
 
 
 def as_list(names: str | Sequence[str] | None) -> list[str]:

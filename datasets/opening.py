@@ -17,7 +17,7 @@ from datasets import arrow, csv, excel, image_folders, leaf, tff
 from datasets.dataset import Column
 from datasets.doubts import DATE, dates_written, kind_problem
 from datasets.encoding import Cells, Content, Kind
-from datasets.errors import DataError, nearest, warn
+from datasets.errors import DataError, nearest, tried, warn
 from datasets.formats import FEDERATED, FILES, SUFFIXES, Reading, is_pattern, kind_of_file
 from datasets.limits import check_regular, check_shape
 from datasets.numerals import MISSING_MARKS, read_texts
@@ -72,7 +72,7 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
     options : Mapping
         ``path``, a file, a folder of files where the format has one, or a pattern such as ``hospital/*.csv``; or
         ``files``, which maps names of clients to paths, or to options that hold for one file: ``path``, those of
-        `Reading`, ``rename`` and ``map``. Those hold for all files where they stand beside.
+        `Reading`, ``rename``, ``map`` and ``scale``. Those hold for all files where they stand beside.
 
     Returns
     -------
@@ -104,19 +104,31 @@ def open_table(kind: str, options: Mapping[str, Any]) -> Content:
     else:
         content = _opened(kind, Path(str(path)).expanduser(), options)
         return alike(str(path), content, {}, options)
-    parts = [
-        Part(name, file, alike(str(file), _opened(_kind(kind, file), file, {**options, **own}), options, own))
-        for name, own in named.items()
-        for file in _files(name, own.get("path"))
-    ]
-    for key in ("rename", "map"):  # those of all files must concern one of them
-        columns = dict.fromkeys(name for part in parts for name in part.content.columns)
+    found = tried(partial(_files, name, own.get("path")) for name, own in named.items())
+    parts = tried(
+        partial(_part, kind, name, file, own, options)
+        for (name, own), files in zip(named.items(), found, strict=True)
+        for file in files
+    )
+    _check_shared(parts, options)
+    return _joined(parts, _listed(options.get("drop")), options)
+
+
+def _part(kind: str, name: str, path: Path, own: Mapping[str, Any], options: Mapping[str, Any]) -> Part:
+    """Return one of several files, with its own settings and those of all."""
+    content = _opened(_kind(kind, path), path, {**options, **own})
+    return Part(name, path, alike(str(path), content, options, own))
+
+
+def _check_shared(parts: Sequence[Part], options: Mapping[str, Any]) -> None:
+    """Refuse names, values and factors of all files that concern none of them."""
+    columns = dict.fromkeys(name for part in parts for name in part.content.columns)
+    for key in ("rename", "map", "scale"):
         used = options.get(key) or {}
         targets = used.values() if key == "rename" else used
-        for column in targets:
-            if column not in columns:
-                raise DataError(f"data.{key}: no file has a column {column!r}; {nearest(column, columns)}")
-    return _joined(parts, _listed(options.get("drop")), options)
+        if strange := [column for column in targets if column not in columns]:
+            named = ", ".join(map(repr, strange))
+            raise DataError(f"data.{key}: no file has a column {named}; {nearest(strange, columns)}")
 
 
 def example(kind: str) -> str:
@@ -164,7 +176,7 @@ def _opened(kind: str, path: Path, options: Mapping[str, Any]) -> Content:
 
 
 def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Content:
-    """Return a content with columns renamed and values mapped.
+    """Return a content with columns renamed, values mapped and numbers scaled.
 
     Parameters
     ----------
@@ -173,17 +185,17 @@ def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[
     content : Content
         What it holds.
     shared, own : Mapping
-        Options of all files, and of this one: ``rename`` and ``map``. Those of this one win, and what they name
-        must be in it; what all files share need not be in each.
+        Options of all files, and of this one: ``rename``, ``map`` and ``scale``. Those of this one win, and what
+        they name must be in it; what all files share need not be in each.
 
     Raises
     ------
     DataError
         If something is named that is not there, or two columns would have one name.
     """
-    for old in own.get("rename") or {}:
-        if old not in content.columns:
-            raise DataError(f"{where}: rename names {old!r}; {nearest(old, content.columns)}")
+    if strange := [old for old in own.get("rename") or {} if old not in content.columns]:
+        named = ", ".join(map(repr, strange))
+        raise DataError(f"{where}: rename names {named}; {nearest(strange, content.columns)}")
     names = {**(shared.get("rename") or {}), **(own.get("rename") or {})}
     columns: dict[str, Callable[[Kind], Cells]] = {}
     for old, read in content.columns.items():
@@ -195,15 +207,19 @@ def alike(where: str, content: Content, shared: Mapping[str, Any], own: Mapping[
     for section in (shared.get("map") or {}, own.get("map") or {}):
         for column, values in section.items():
             maps[column] = {**maps.get(column, {}), **values}
-    for column in own.get("map") or {}:
-        if column not in columns:
-            raise DataError(f"{where}: map names a column {column!r}; {nearest(column, columns)}")
+    for key in ("map", "scale"):
+        if strange := [column for column in own.get(key) or {} if column not in columns]:
+            named = ", ".join(map(repr, strange))
+            raise DataError(f"{where}: {key} names a column {named}; {nearest(strange, columns)}")
     plain = Reading() if content.typed else Reading.of({**shared, **own})
     own_maps = own.get("map") or {}
     for column, values in maps.items():
         if column in columns:
             expected = [value for value in own_maps.get(column, {}) if value != REST]
             columns[column] = partial(_mapped, where, column, columns[column], values, expected, plain)
+    for column, factor in {**(shared.get("scale") or {}), **(own.get("scale") or {})}.items():
+        if column in columns:
+            columns[column] = partial(_scaled, where, column, columns[column], factor)
     return content._replace(columns=columns, reading=plain)
 
 
@@ -231,12 +247,12 @@ def _mapped(
     becomes = {
         text: known.get(text, text if rest is None else rest.replace(REST, text)) for text in different
     }
-    for old in expected:
-        if old not in {*texts.tolist()}:
-            raise DataError(
-                f"{where}: map names {old!r}, which is no value of the column {name!r}; "
-                f"{nearest(old, sorted(different)[:20])}"
-            )
+    written = {*texts.tolist()}
+    if strange := [old for old in expected if old not in written]:
+        raise DataError(
+            f"{where}: map names {', '.join(map(repr, strange))}, which is no value of the column {name!r}; "
+            f"{nearest(strange, sorted(different)[:20])}"
+        )
     mapped = [
         known.get(text, "") if gone else becomes[text]
         for text, gone in zip(texts.tolist(), cells.missing.tolist(), strict=True)
@@ -244,27 +260,22 @@ def _mapped(
     return read_texts(f"{where}: the column {name!r}", mapped, reading, kind, MISSING_MARKS)
 
 
+def _scaled(where: str, name: str, read: Callable[[Kind], Cells], factor: float, kind: Kind) -> Cells:
+    """Return the numbers of a column in another unit; raise `DataError` if it is text or dates."""
+    cells = read(kind)
+    if cells.missing.all():
+        return cells
+    if not cells.numeric or cells.dates:
+        found = "dates" if cells.dates else "text"
+        raise DataError(f"{where}: scale multiplies numbers, and the column {name!r} is {found} there")
+    return cells._replace(values=cells.values * factor)
+
+
 def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str, Any]) -> Content:
     """Return the table of several files, one below the other, with the column of their names."""
     first = parts[0]
-    for part in parts:
-        if part.content.arrays and not {*part.content.arrays} <= {*dropped}:
-            raise DataError(
-                f"{part.path} has a column of arrays, {next(iter(part.content.arrays))!r}, and several files are "
-                "joined by cells; give one file with a column of the clients, or drop it"
-            )
+    tried(partial(_check_joinable, part, first, dropped) for part in parts)
     names = [name for name in first.content.columns if name not in dropped]
-    for part in parts:
-        if ORIGIN in part.content.columns:
-            raise DataError(
-                f"{part.path} has a column {ORIGIN!r}, as the names of the files are called; rename it: "
-                f"rename: {{{ORIGIN}: another name}}"
-            )
-        for one, other in ((part, first), (first, part)):
-            there = {*one.content.columns, *dropped}
-            lacking = [name for name in other.content.columns if name not in there]
-            if lacking:
-                raise DataError(_lacks(one, other, lacking))
     rows = [part.content.rows for part in parts]
     check_shape(first.path, sum(rows), len(names) + 1)
     label = options.get("label")
@@ -280,6 +291,25 @@ def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str,
     digest = hashlib.sha256(lines.encode()).hexdigest()
     typed = all(part.content.typed for part in parts)
     return Content(columns, sum(rows), digest, typed=typed)
+
+
+def _check_joinable(part: Part, first: Part, dropped: Sequence[str]) -> None:
+    """Refuse a file that cannot stand below the first, as it has other columns."""
+    if part.content.arrays and not {*part.content.arrays} <= {*dropped}:
+        raise DataError(
+            f"{part.path} has a column of arrays, {next(iter(part.content.arrays))!r}, and several files are "
+            "joined by cells; give one file with a column of the clients, or drop it"
+        )
+    if ORIGIN in part.content.columns:
+        raise DataError(
+            f"{part.path} has a column {ORIGIN!r}, as the names of the files are called; rename it: "
+            f"rename: {{{ORIGIN}: another name}}"
+        )
+    for one, other in ((part, first), (first, part)):
+        there = {*one.content.columns, *dropped}
+        lacking = [name for name in other.content.columns if name not in there]
+        if lacking:
+            raise DataError(_lacks(one, other, lacking))
 
 
 def _lacks(one: Part, other: Part, names: Sequence[str]) -> str:
@@ -395,7 +425,8 @@ def _compare(name: str, parts: Sequence[Part], cells: Sequence[Cells], *, is_lab
                 part.path,
                 [
                     f"the column {name!r} lies mostly from {low:.4g} to {high:.4g} in {part.path}, and from "
-                    f"{below:.4g} to {above:.4g} in {other.path}; are the units the same?"
+                    f"{below:.4g} to {above:.4g} in {other.path}; if the units differ, give scale, as in scale: "
+                    f"{{{name}: FACTOR}}"
                 ],
             )
             return

@@ -68,10 +68,24 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
         print_rows(rows, title)
 
 
-def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[str] = ()) -> None:
+LEAST_WIDTH = 16  # of a column that is cut
+
+
+def print_rows(
+    rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[str] = (), cut: str | None = None
+) -> None:
     """Print rows as a table with a column for every key; without rows, print the title.
 
-    Columns that are ``expendable``, the most dispensable first, are left out where the terminal is too narrow.
+    Parameters
+    ----------
+    rows : sequence of dict
+        The rows.
+    title : str
+        Title of the table.
+    expendable : sequence of str
+        Columns to leave out where the terminal is too narrow, the most dispensable first.
+    cut : str, optional
+        A column whose texts are cut where it still is.
     """
     if not rows:
         out.print(title, markup=False)
@@ -89,6 +103,9 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[
     if left_out:
         title += f". Omitted for lack of width: {', '.join(left_out)}; COLUMNS=200 or --json show more"
     heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # do not truncate
+    if cut in widths and (excess := sum(widths.values()) + 1 - out.width) > 0:
+        width = max(LEAST_WIDTH, widths[cut] - 2 - excess)
+        heads[columns.index(cut)] = Column(cut, overflow="ellipsis", no_wrap=True, width=width)
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))

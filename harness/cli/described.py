@@ -30,7 +30,14 @@ def describe_command(args: argparse.Namespace) -> int:
         out.print(line, markup=False)
     if not found.columns:
         return 0
-    print_rows([_row(column) for column in found.columns], f"columns of {found.source}", ("why", "missing"))
+    rows = [_row(column) for column in found.columns]
+    if not any(row["missing"] for row in rows):
+        rows = [{key: value for key, value in row.items() if key != "missing"} for row in rows]
+    print_rows(rows, f"columns of {found.source}", ("why",), cut="values")
+    for column in found.columns:
+        if column.codes:
+            codes = ", ".join(f"{value} in {count}" for value, count in column.codes.items())
+            out.print(f"missing codes in {column.name}? {codes}", markup=False)
     for heading, lines in (("to be set", found.problems), ("to look at", found.warnings)):
         for line in lines:
             out.print(f"{heading}: {line}", markup=False)
@@ -40,14 +47,16 @@ def describe_command(args: argparse.Namespace) -> int:
 
 
 def _row(column: ColumnDescription) -> dict[str, str | int | None]:
-    codes = ", ".join(f"{value} in {count}" for value, count in column.codes.items())
+    role = {"sensitive, feature": "sensitive", "sensitive": "sensitive, no feature"}.get(
+        column.role, column.role
+    )
     return {
         "column": column.name,
-        "becomes": column.role + (f" ({column.features})" if column.features > 1 else ""),
-        "read as": column.kind,
+        "becomes": role + (f" ({column.features})" if column.features > 1 else ""),
+        "read as": "dates" if column.kind == "dates as numbers" else column.kind,
         "why": column.why,
         "missing": column.missing or None,
-        "values": column.values + (f"; missing codes? {codes}" if codes else ""),
+        "values": column.values,
     }
 
 

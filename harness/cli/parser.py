@@ -50,7 +50,7 @@ def exit_code(
     arguments: Sequence[str] | None,
     carry_out: Callable[[CommandLine], int],
 ) -> int:
-    """Parse arguments, carry them out, and return the exit code; errors of a user become one line."""
+    """Parse arguments, carry them out, and return the exit code; errors of a user become a line each."""
     try:
         words = sys.argv[1:] if arguments is None else arguments
         given = parser.parse_args(words, CommandLine(words))
@@ -63,7 +63,7 @@ def exit_code(
             logging.getLogger(__name__).warning(warning)
         return carry_out(given)
     except UserError as error:
-        _refused(str(error))
+        _refused(error)
         return 130 if isinstance(error, Interrupted) else 2
     except BrokenPipeError:  # the reader of our output has gone; what is left for it would fail at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -78,7 +78,7 @@ def exit_code(
     except Exception as error:
         if not isinstance(error, refusals()):
             raise
-        return _refused(str(error))
+        return _refused(error)
 
 
 def _carry_out(given: CommandLine) -> int:
@@ -95,10 +95,12 @@ def _carry_out(given: CommandLine) -> int:
     return code
 
 
-def _refused(message: str) -> int:
+def _refused(reason: object) -> int:
+    """Print a reason, or the mistakes that an error holds, a line each; return the exit code."""
     from harness.cli.console import log
 
-    log.print(f"error: {message}", style="red", markup=False)
+    for one in getattr(reason, "errors", ()) or (reason,):
+        log.print(f"error: {one}", style="red", markup=False)
     return 2
 
 

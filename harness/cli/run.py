@@ -69,6 +69,7 @@ UNITS = {
 }
 NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
 MEANS = ("memory", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+MANY = 1000  # runs, of which a plan says that it has begun
 UNTIMED = ("--untimed",)  # options that only a plan has
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
 EXPENDABLE = (
@@ -206,10 +207,15 @@ def exit_code(ends: Counter[str]) -> int:
 def plan_command(args: CommandLine) -> int:
     """Print the estimated costs of runs."""
     one_thread()
-    chosen = suite_from(args)
+    with log.status("reading the settings of all runs"):
+        chosen = suite_from(args)
     combinations = within_limit(chosen.combinations, chosen.tune, args.limit_hours, args.trim)
     reported, searched, further = estimate(combinations, chosen.tune)
     combinations = [*reported, *searched]
+    if len(combinations) >= MANY:
+        log.print(
+            f"planning {counted(len(combinations), 'run')}, of which those that differ in their seed are alike"
+        )
     with progress_bar() as bar:
         task = bar.add_task("planning", total=len(combinations), status="")
         rows = plan(

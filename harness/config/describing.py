@@ -57,6 +57,6 @@ def describe(
         section, problem = content["data"], content.get("problem")
         named = problem.get("kind") if isinstance(problem, Mapping) else problem
         task = task or ("regression" if named == "regression" else None)
-    spec = checked("data", lambda: DataSpec.model_validate(section))
+    spec = checked("data", DataSpec.model_validate, section)
     options = spec.model_dump(exclude_none=True, exclude=LOADED_AFTERWARDS)
     return describe_data(**options, task=task)

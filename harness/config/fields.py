@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -17,12 +18,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
 from datasets.encoders import ENCODERS, EncoderSettings
-from datasets.formats import FILES, POLICIES, Reading, as_list, name_of_file, parse_address
+from datasets.errors import DataError
+from datasets.formats import FILES, POLICIES, Reading, as_list, name_of_file, parse_address, read_factor
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
-from harness.core.errors import UserError, unknown
+from harness.core.errors import UserError, together, tried, unknown
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section
@@ -87,7 +89,7 @@ def _words(where: str, value: Mapping[Any, Any]) -> dict[str, str]:
 
 
 #: Settings that one of several files may have of its own.
-OF_A_FILE = ("path", "rename", "map", *(name for name in Reading._fields if name != "split"))
+OF_A_FILE = ("path", "rename", "map", "scale", *(name for name in Reading._fields if name != "split"))
 
 
 class DataSpec(Section):
@@ -113,8 +115,9 @@ class DataSpec(Section):
         How a file is read, see `datasets.formats.Reading`.
     files : dict or None
         Name of a client to its file: a path or a pattern, or ``path`` with settings of this file.
-    rename, map : dict or None
-        Names of columns, and values by column, that the files write differently; see `datasets.opening.open_table`.
+    rename, map, scale : dict or None
+        Names of columns, and values and factors by column, of what files write differently; see
+        `datasets.opening.open_table`.
     encoder : str or None
         The encoder that makes features of images, or of columns of text, once.
     size : int or None
@@ -160,6 +163,7 @@ class DataSpec(Section):
     files: Annotated[dict[str, Any], AfterValidator(_nested)] | None = None
     rename: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
     map: Annotated[dict[str, dict[str, str]], AfterValidator(_nested)] | None = None
+    scale: Annotated[dict[str, float], AfterValidator(Policies)] | None = None
     encoder: str | None = None
     size: int | None = Field(default=None, ge=1)
     encode: str | tuple[str, ...] | None = None
@@ -239,7 +243,8 @@ class DataSpec(Section):
                 "data.files: names of clients with their files are needed, as in {Aalen: a.csv}, given "
                 f"{shown(value)}"
             )
-        return {str(_text(name)): cls._of_a_file(f"data.files.{name}", one) for name, one in value.items()}
+        read = tried(partial(cls._of_a_file, f"data.files.{name}", one) for name, one in value.items())
+        return dict(zip(map(str, map(_text, value)), read, strict=True))
 
     @classmethod
     def _of_a_file(cls, where: str, given: object) -> object:
@@ -249,22 +254,29 @@ class DataSpec(Section):
             raise UserError(
                 f"{where}: a path is needed, or path with settings of this file, given {shown(given)}"
             )
-        for name in given:
-            if name not in OF_A_FILE:
-                raise unknown(f"setting of {where}", str(name), OF_A_FILE)
+        errors = [
+            unknown(f"setting of {where}", str(name), OF_A_FILE) for name in given if name not in OF_A_FILE
+        ]
         if not isinstance(given.get("path"), str):
-            raise UserError(f"{where}.path: missing; give the file")
+            errors.append(UserError(f"{where}.path: missing; give the file"))
+        if errors:
+            raise together(errors)
         settings = dict(given)
-        for name, check in (
-            ("na", cls._codes),
-            ("rename", cls._renamed_columns),
-            ("map", cls._mapped_values),
-        ):
-            if settings.get(name) is not None:
-                settings[name] = check(settings[name])
-        if isinstance(settings.get("na"), list):
-            settings["na"] = tuple(settings["na"])
-        Reading.of(settings)
+        checks = {
+            "na": cls._codes,
+            "rename": cls._renamed_columns,
+            "map": cls._mapped_values,
+            "scale": cls._scaled_columns,
+        }
+        try:
+            settings |= {
+                name: check(given[name]) for name, check in checks.items() if given.get(name) is not None
+            }
+            if isinstance(settings.get("na"), list):
+                settings["na"] = tuple(settings["na"])
+            Reading.of(settings)
+        except DataError as error:
+            raise UserError(f"{where}: {error}") from None
         return settings
 
     @field_validator("rename", mode="before")
@@ -282,6 +294,18 @@ class DataSpec(Section):
                 f"data.map: columns with their values are needed, as in {{sex: {{f: w}}}}, given {shown(value)}"
             )
         return {str(_text(column)): _words(f"data.map.{column}", one) for column, one in value.items()}
+
+    @field_validator("scale", mode="before")
+    @classmethod
+    def _scaled_columns(cls, value: object) -> object:
+        if value is None:
+            return value
+        if not isinstance(value, Mapping):
+            raise UserError(
+                "data.scale: columns with their factors are needed, as in {weight: 0.001}, given "
+                f"{shown(value)}"
+            )
+        return {str(_text(column)): read_factor(f"data.scale.{column}", one) for column, one in value.items()}
 
     @field_validator("na", mode="before")
     @classmethod

@@ -320,7 +320,7 @@ def read_spec(content: Mapping[str, Any]) -> RunSpec:
 
 def validated(content: Mapping[str, Any]) -> RunSpec:
     """Validate content like `read_spec`, if it is known to be bounded."""
-    spec = checked("", lambda: RunSpec.model_validate(content))
+    spec = checked("", RunSpec.model_validate, content)
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 

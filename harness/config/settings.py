@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from datasets.errors import DataError
 from harness.config.yaml import bounded, shown
-from harness.core.errors import UserError, unknown
+from harness.core.errors import UserError, together, unknown
 from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth, plainly
 
 T = TypeVar("T")
@@ -39,10 +39,16 @@ def construct(
         If a name is unknown or a value is not valid.
     """
     allowed = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    for key in settings:
-        if key not in allowed:
-            raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
-    instance: T = checked(where, lambda: _adapter(cls).validate_python(dict(settings)))  # type: ignore[arg-type]
+    known = {key: value for key, value in settings.items() if key in allowed}
+    errors = [
+        unknown(f"setting of {where}", key, [*allowed, *(also or ())]) for key in settings if key not in known
+    ]
+    try:
+        instance: T = checked(where, _adapter(cls).validate_python, known)  # type: ignore[arg-type]
+    except UserError as error:
+        errors.append(error)
+    if errors:
+        raise together(errors)
     for name, value in settings.items():
         if counts_truth(value, getattr(instance, name)):
             raise UserError(f"{where}.{name}: {NO_NUMBER}, given {shown(value)}")
@@ -58,22 +64,58 @@ def _adapter(cls: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(cls)
 
 
-def checked(where: str, make: Callable[[], T]) -> T:
-    """Call ``make`` and turn an error of pydantic into a `UserError` of one line; ``where`` is the section."""
+def checked(where: str, validate: Callable[[Any], T], given: object) -> T:
+    """Validate content, and turn the errors of pydantic into one `UserError` that names all.
+
+    Parameters
+    ----------
+    where : str
+        Path of the section, for messages.
+    validate : Callable
+        Makes a section of its content.
+    given : object
+        The content of the section.
+
+    Raises
+    ------
+    UserError
+        If it is not valid.
+    """
     try:
-        return make()
+        return validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        path = ".".join([part for part in (where, *map(str, first["loc"])) if part])
-        if isinstance(cause, UserError):
-            raise cause from None
-        if isinstance(cause, UnknownField):
-            raise unknown(f"field of {path or 'a run'}", cause.name, cause.allowed) from None
-        complete = first["type"] == "missing" or isinstance(cause, DataError)  # which says what was given
-        ending = "" if complete else f", given {shown(first['input'])}"
-        message = str(cause) if cause is not None else plainly(first)
-        raise UserError(f"{path}: {message[0].lower()}{message[1:]}{ending}") from None
+        raise together([_in_words(where, one) for one in _one_a_place(error.errors(), given)]) from None
+
+
+def _one_a_place(errors: Iterable[Any], given: object) -> list[Any]:
+    """Return the first error of each value: one that may be of several types has an error for each of them."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for error in errors:
+        cause, place = error.get("ctx", {}).get("error"), []
+        inside: Any = given
+        for step in error["loc"]:
+            is_there = step in inside if isinstance(inside, Mapping) else isinstance(inside, list | tuple)
+            if not is_there:
+                break
+            inside = inside[step]
+            place.append(step)
+        missing = error["loc"] if error["type"] == "missing" else None
+        found.setdefault((*place, cause.name if isinstance(cause, UnknownField) else missing), error)
+    return list(found.values())
+
+
+def _in_words(where: str, error: Any) -> UserError:
+    """Return an error of pydantic in our words, with its path."""
+    cause = error.get("ctx", {}).get("error")
+    path = ".".join([part for part in (where, *map(str, error["loc"])) if part])
+    if isinstance(cause, UserError):
+        return cause
+    if isinstance(cause, UnknownField):
+        return unknown(f"field of {path or 'a run'}", cause.name, cause.allowed)
+    complete = error["type"] == "missing" or isinstance(cause, DataError)  # which says what was given
+    ending = "" if complete else f", given {shown(error['input'])}"
+    message = str(cause) if cause is not None else plainly(error)
+    return UserError(f"{path}: {message[0].lower()}{message[1:]}{ending}")
 
 
 def defaults(cls: type) -> dict[str, Any]:

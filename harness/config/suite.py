@@ -182,7 +182,7 @@ def make_suite(
 ) -> Suite:
     """Validate and expand the content of a suite file, see `read_suite`."""
     bounded("suite", content)
-    file = checked("suite", lambda: SuiteFile.model_validate(content))
+    file = checked("suite", SuiteFile.model_validate, content)
     if profile not in file.profiles and file.profiles:
         raise unknown("profile", profile, file.profiles)
     chosen = file.profiles.get(profile, Profile())

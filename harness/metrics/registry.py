@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -49,6 +50,9 @@ class Metric:
     of: Predicted = "classes"
 
 
+#: The end of a unit that tells the possible values: ``share, 0 to 1`` or ``share, at most 1``.
+RANGE = re.compile(r", (?:(?P<least>-?[\d.]+) to|at most) (?P<most>-?[\d.]+)\]$")
+
 METRICS: dict[str, Metric] = {}
 ATTACKED: dict[str, Metric] = {}  # of attacks, which are no functions of predictions
 RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not loaded; they cannot be computed
@@ -63,6 +67,9 @@ ELSEWHERE = {
     "worst_node": ("accuracy",),
 }
 
+#: Gaps between groups in what is predicted, which are 0 of a model that predicts one class for all.
+GAPS = ("eqopp", "eqodds", "dp_gap")
+
 
 def described(measure: str) -> Metric | None:
     """Return the metric behind a measure; ``selection_accuracy`` is accuracy on the selection samples."""
@@ -75,6 +82,15 @@ def split_measure(measure: str) -> tuple[str, str]:
     """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `ELSEWHERE`."""
     parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
     return parts.get(measure, ("", measure))
+
+
+def bounds(measure: str) -> tuple[float, float]:
+    """Return the smallest and the largest possible value of a measure, as its unit tells: of a share 0 and 1."""
+    metric = described(measure)
+    found = None if metric is None else RANGE.search(metric.description)
+    if found is None:
+        return -math.inf, math.inf
+    return float(found["least"] or -math.inf), float(found["most"])
 
 
 def better_is_higher(measure: str) -> bool:
@@ -109,7 +125,8 @@ def metric(
     direction, format, ranks, of
         As of `Metric`.
     unit : str
-        Unit of a value, which reports print after the first line of the docstring.
+        Unit of a value, which reports print after the first line of the docstring; printed intervals stay within
+        the possible values that it ends with, as in ``share, 0 to 1``.
 
     Raises
     ------

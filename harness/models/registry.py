@@ -12,11 +12,17 @@ from torch import nn
 
 from harness.core import rng
 from harness.core.errors import UserError, unknown
+from harness.core.execution.memory import room
 from harness.core.flat_model import Ravel, constants_digest, freeze, share_constants
 from harness.core.registry import Registry
+from harness.core.units import size
 from harness.models.adapters import Adapter, adaptable, adapted, seed_adapters, start_adapters
 from harness.models.own import adapt
 from harness.models.values import KINDS, Shape, checked, kind_of
+
+COPIES = (
+    5  # of the parameters that any run has at once: placeholders, start, model, a client's model, gradient
+)
 
 Make = Callable[..., nn.Module]
 AnyMake = TypeVar("AnyMake", bound=Make)
@@ -144,7 +150,7 @@ def build(
     construct = partial(entry.make, shape, outputs, **values)
     with rng.seeded(0):  # layers draw from global generators, whose states must not change
         if entry.ours:
-            module = _ours(where, construct, settings)
+            module = _ours(where, construct, values)
             if adapter is None:
                 return module
             _start_by_rule(module)
@@ -166,9 +172,29 @@ def adaptable_layers(name: str, input_shape: Shape, outputs: int) -> list[str]:
         return adaptable(MODELS[name].make(input_shape, outputs, **complete(name, {})))
 
 
+def _check_size(where: str, construct: Callable[[], nn.Module], settings: Mapping[str, object]) -> None:
+    """Refuse a network that no run has the memory for, before it takes any.
+
+    Raises
+    ------
+    UserError
+        If copies of its parameters take more than is left.
+    """
+    with torch.device("meta"), rng.seeded(0):  # of shapes only
+        entries = sum(part.numel() for part in construct().parameters())
+    least, there = COPIES * torch.float32.itemsize * entries, room()
+    if there is not None and least > there.bytes:
+        raise UserError(
+            f"{where} cannot be built with {dict(settings)}: a run with {entries:,} parameters takes at least "
+            f"{size(least)}, and {size(there.bytes)} are left ({there.limit}); use a smaller model"
+        )
+
+
 def _ours(where: str, construct: Callable[[], nn.Module], settings: Mapping[str, object]) -> nn.Module:
     """Return a network of ours, or say that its sizes are beyond memory."""
     try:
+        if "encoder" not in settings:  # whose weights are read
+            _check_size(where, construct, settings)
         return construct()
     except (RuntimeError, OverflowError, TypeError) as error:  # what torch raises for sizes beyond memory
         full = "allocate memory" in str(error)

@@ -155,7 +155,8 @@ def _opened(table: str, data: Mapping[str, Any], like: str | None) -> Content:
     for maps in (data.get("map") or {}, own.get("map") or {}):
         for column, changed in maps.items():
             values[column] = {**values.get(column, {}), **changed}
-    shared = {**settings, "rename": names, "map": values}  # of which a table may lack some
+    factors = {**(data.get("scale") or {}), **(own.get("scale") or {})}
+    shared = {**settings, "rename": names, "map": values, "scale": factors}  # of which a table may lack some
     return alike(str(path), FORMATS[name].read(path, Reading.of(settings)), shared, {})
 
 

@@ -234,7 +234,7 @@ class SavedModel:
             raise UserError(f"{path} cannot be read: {error}") from None
         if about.pop("format", None) != FORMAT:
             raise UserError(f"{path} holds no model of this version: its format is not {FORMAT!r}")
-        return cls(tensors, checked(str(path), lambda: About.model_validate(about)))
+        return cls(tensors, checked(str(path), About.model_validate, about))
 
     @property
     def inputs(self) -> Inputs:

@@ -19,6 +19,7 @@ data:
       na: -999
       rename: {id: Patient, age: Alter, height: Größe, crp: CRP, sex: Geschlecht, ill: krank}
       map: {Geschlecht: {male: m, female: w}, krank: {1: ja, 0: nein}, Patient: {"*": "B*"}}
+      scale: {Größe: 100}
     Wien: {path: FOLDER/WIEN, na: n.d., map: {Patient: {"*": "W*"}}}
   label: krank
   user: Patient
@@ -49,10 +50,11 @@ def patients(seed):
 
 
 def bern(table):
-    """Return the table with other names and codes."""
+    """Return the table with other names and codes, and heights in metres."""
     table = table.assign(
         Geschlecht=table.Geschlecht.map({"m": "male", "w": "female"}),
         krank=table.krank.map({"ja": 1, "nein": 0}),
+        Größe=table.Größe / 100,
     )
     return table.set_axis(["id", "age", "height", "crp", "sex", "ill"], axis=1)
 
@@ -95,7 +97,7 @@ def test_ugly_files_become_a_private_run_and_predictions(tmp_path, capsys, caplo
     )
 
     new = bern(patients(3))
-    new.loc[0, "height"] = 1.71  # metres
+    new.loc[0, "height"] = 171  # centimetres
     new.loc[1, "sex"] = "unknown"
     new.loc[2, "crp"] = -999
     new.to_csv(tmp_path / "new.csv", index=False)
@@ -106,7 +108,7 @@ def test_ugly_files_become_a_private_run_and_predictions(tmp_path, capsys, caplo
     assert predicted["Patient"].tolist() == [f"B{number}" for number in new["id"]]
     assert set(predicted["prediction"]) <= {"ja", "nein"}
     assert (
-        "column 'Größe': 1 of 90 rows have numbers out of the range of training, such as 1.71 in row 1"
+        "column 'Größe': 1 of 90 rows have numbers out of the range of training, such as 17100 in row 1"
         in (caplog.text)
     )
     assert "column 'Geschlecht': 1 of 90 rows have values that training had not, 'unknown'" in caplog.text

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, SerializerFunctionWrapHandler, WrapSerializer, create_model
 
-from harness.core.errors import UserError
+from harness.core.errors import UserError, together
 from harness.core.settings.privacy_kinds import (
     CentralPrivacy,
     DistributedPrivacy,
@@ -92,12 +92,16 @@ def read_privacy(given: object) -> object:
 def _of_kind(kind: type[PrivacySettings], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings of other kinds at their defaults, as records hold them; refuse others."""
     fields = PrivacyFields.model_fields
-    for name in fields.keys() & settings.keys() - kind.model_fields.keys():
-        if settings[name] != fields[name].default:
-            raise UserError(
-                f"privacy.{name}: is for {_kinds_with(name)}; {' '.join(kind.kind)} does not support {name}, "
-                f"given {settings[name]!r}; remove it"
-            )
+    errors = [
+        UserError(
+            f"privacy.{name}: is for {_kinds_with(name)}; {' '.join(kind.kind)} does not support {name}, "
+            f"given {value!r}; remove it"
+        )
+        for name, value in settings.items()
+        if name in fields and name not in kind.model_fields and value != fields[name].default
+    ]
+    if errors:
+        raise together(errors)
     return {
         name: value for name, value in settings.items() if name in kind.model_fields or name not in fields
     }

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
 NO_NUMBER = "a number is needed, no truth value (true, false, yes, no, on, off)"
 
@@ -58,9 +66,14 @@ class Section(BaseModel):
         if not isinstance(given, Mapping | cls):
             raise ValueError(f"needs {cls.shape}")
         if isinstance(given, Mapping):
-            for name in given:
-                if name not in cls.model_fields:
-                    raise UnknownField(str(name), cls.model_fields)
+            strange = [
+                UnknownField(str(name), cls.model_fields) for name in given if name not in cls.model_fields
+            ]
+            if strange:
+                known = {name: value for name, value in given.items() if name in cls.model_fields}
+                raise ValidationError.from_exception_data(
+                    cls.__name__, [*(_details(one, given) for one in strange), *_errors_in(cls, known)]
+                )
         return given
 
     @field_validator("*", mode="wrap")
@@ -70,6 +83,22 @@ class Section(BaseModel):
         if counts_truth(given, value):
             raise ValueError(NO_NUMBER)
         return value
+
+
+def _details(error: UnknownField, given: object) -> InitErrorDetails:
+    return InitErrorDetails(type="value_error", loc=(), input=given, ctx={"error": error})
+
+
+def _errors_in(section: type[Section], known: Mapping[str, Any]) -> list[InitErrorDetails]:
+    """Return what is wrong in a section beside unknown fields, so that all is told at once."""
+    try:
+        section.model_validate(known)
+    except ValidationError as error:
+        return [
+            InitErrorDetails(type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx") or {})
+            for one in error.errors()
+        ]
+    return []
 
 
 def counts_truth(given: Any, value: Any) -> bool:

@@ -17,7 +17,8 @@ RULE = (
     "(a model for everybody, or one for each client), and all rows that are not significantly worse (p ≥ .05 in "
     "a sign-flip test over common seeds, after Holm). Where seeds are too few for a p below .05, only the best is "
     "bold. Of rows that were searched for, also those that another search could have put first. Where a method has "
-    "rows under two names, also all that are behind by no more than those differ."
+    "rows under two names, also all that are behind by no more than those differ. Gaps between groups count only "
+    "where no run predicts one class for all."
 )
 
 
@@ -43,7 +44,7 @@ def level_with_best(members: Sequence[Cell], resolution: Resolution) -> list[Cel
     """
     measure = resolution.measure
     sign = 1 if better_is_higher(measure) else -1
-    rivals = [cell for cell in members if cell.values(measure)]
+    rivals = [cell for cell in members if cell.values(measure) and not cell.empty_gap(measure)]
     if len(rivals) < 2:
         return []
     means = {cell.key: sign * cell.mean(measure) for cell in rivals}

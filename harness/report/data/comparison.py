@@ -172,13 +172,17 @@ def _gap(cell: Cell) -> tuple[float, float, float, int] | None:
     return max(0.0, mean - half), min(1.0, mean + half), (reach + beyond) * error, positives
 
 
-def refuse_ranks(frame: pd.DataFrame) -> None:
-    """Take the ranks by gap from tasks whose test samples cannot distinguish the best from the worst.
+def refuse_ranks(frame: pd.DataFrame, cells: Sequence[Cell], by: str) -> None:
+    """Note why rows have no rank by gap, and take those of tasks whose test samples cannot tell best from worst.
 
-    Gaps of two cells are compared as those of two samples would be, which errs on the side of refusing: their test
-    samples are the same.
+    Rows that predict one class have none. Gaps of two cells are compared as those of two samples would be, which
+    errs on the side of refusing: their test samples are the same.
     """
     frame["unranked"] = pd.Series(None, index=frame.index, dtype=object)
+    constant = [cell.key for cell in cells if cell.empty_gap(by)]
+    frame.loc[constant, "unranked"] = f"not ranked by {by}: a model that predicts one class has a gap of 0"
+    if by != "eqopp":
+        return
     ranked = frame[frame["rank"].notna() & frame["eqopp_detectable"].notna()]
     for _, members in ranked.groupby("task"):
         difference = members["eqopp_mean"].max() - members["eqopp_mean"].min()

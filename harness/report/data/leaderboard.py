@@ -20,7 +20,7 @@ from harness.config.recorded import model_meta
 from harness.config.report import COSTS, COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
 from harness.core.errors import unknown
-from harness.metrics import better_is_higher
+from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.exposed import clients_of, most_exposed_of
@@ -127,8 +127,8 @@ def leaderboard(
     frame["rank"] = _ranks(cells, means, resolution)
     frame["resolution"] = [resolution.of(cell) or None for cell in cells]
     frame["pareto"] = _pareto(frame, cells, by, losses := -means if better_is_higher(by) else means)
-    if by == "eqopp":
-        refuse_ranks(frame)
+    if split_measure(by)[1] in GAPS:
+        refuse_ranks(frame, cells, by)
     return _ordered(typed(frame.astype(object)), losses)
 
 
@@ -331,8 +331,8 @@ def _reasons(records: Iterable[RunRecord]) -> str | None:
 
 
 def _means(cells: Sequence[Cell], by: str) -> pd.Series[Any]:
-    """Return the means of a measure by cell, empty where there is none."""
-    means = [_mean(cell.values(by).values()) for cell in cells]
+    """Return the means of a measure by cell, empty where there is none or it says nothing."""
+    means = [None if cell.empty_gap(by) else _mean(cell.values(by).values()) for cell in cells]
     return pd.Series(means, [cell.key for cell in cells], dtype="float64")
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
-from harness.metrics import better_is_higher
+from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
@@ -277,6 +277,16 @@ class Cell:
     def mean(self, measure: str) -> float:
         """Return the mean of `values` over seeds, of which there must be some."""
         return fmean(self.values(measure).values())
+
+    def empty_gap(self, measure: str) -> bool:
+        """Return whether a measure is a gap between groups, and a run predicts one class for all.
+
+        Its gap is 0 and says nothing. With two classes it has no hit in one and only hits in the other.
+        """
+        if split_measure(measure)[1] not in GAPS:
+            return False
+        worst, balanced = self.values("worst_class"), self.values("balanced_accuracy")
+        return any(recall == 0 and balanced.get(seed) == 0.5 for seed, recall in worst.items())
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""

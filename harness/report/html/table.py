@@ -202,10 +202,10 @@ def _facets(row: Row) -> dict[str, str]:
 
 
 def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
-    """Return name, heading and entries of the lists that distinguish rows, numbers by size before words."""
+    """Return name, heading and entries of the lists that distinguish rows, in the order of their kind."""
     choices = []
     for name, heading in FACETS.items():
-        values = ordered(row_facets[name] for row_facets in facets)
+        values = ordered(name, (row_facets[name] for row_facets in facets))
         if 1 < len(values) <= MOST_CHOICES:
             choices.append((name, heading, list(values)))
     return choices

@@ -11,10 +11,13 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.core.units import counted
 from harness.metrics import better_is_higher
@@ -22,14 +25,13 @@ from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
-from harness.report.tables.text import distinguishing, quantity, words
+from harness.report.tables.text import distinguishing, possible, quantity, words
 from harness.storage.files import replacing
 from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
@@ -175,7 +177,8 @@ class Reach(NamedTuple):
 def mean_and_reach(cell: Cell, measure: str) -> Reach:
     """Return a mean with its 95 % interval over searches and seeds, or else one standard deviation over seeds."""
     mean, spread = mean_and_spread(cell, measure)
-    low, high = Procedures(measure).mean(cell) or (mean - spread, mean + spread)
+    ends = Procedures(measure).mean(cell) or (mean - spread, mean + spread)
+    low, high = (possible(end, measure) for end in ends)
     return Reach(mean, max(0.0, mean - low), max(0.0, high - mean))
 
 
@@ -347,36 +350,52 @@ def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
 
 
 def keep_apart(ax: Axes) -> None:
-    """Move the annotations of a panel off each other, each as little as needed.
+    """Move the annotations of a panel off each other, off marks and off lines, each as little as needed.
 
     The figure must have been drawn. Where there is no room, the place that covers least is taken.
     """
     from matplotlib.text import Annotation, Text
-    from matplotlib.transforms import Bbox
 
     texts = [text for text in ax.texts if isinstance(text, Annotation)]
-    frame, occupied = ax.get_window_extent(), []
-    for x, y in (ax.transData.transform(text.xy) for text in texts if text.arrow_patch is not None):
-        occupied.append(Bbox([(x - MARK, y - MARK), (x + MARK, y + MARK)]))
+    named = [ax.transData.transform(text.xy) for text in texts if text.arrow_patch is not None]
+    drawn = np.array([*named, *_drawn(ax)]).reshape(-1, 2)
+    frame = np.array([ax.get_window_extent().extents])
+    occupied = np.hstack([drawn - MARK, drawn + MARK])
     scale = ax.figure.dpi / 72
     for text in texts:
         text.get_window_extent()  # moves it
-        start, candidates = Text.get_window_extent(text), []  # without the line to its point
+        start: NDArray[np.float64] = np.array(
+            Text.get_window_extent(text).extents
+        )  # without the line to its point
+        candidates = []
+        area = float(np.prod(start[2:] - start[:2]))
         for place, offset in enumerate(OFFSETS):
-            box = start.translated(
-                *(scale * (new - old) for new, old in zip(offset, text.xyann, strict=True))
-            )
-            covered = sum(_area(Bbox.intersection(box, other)) for other in occupied)
-            outside = box.width * box.height - _area(Bbox.intersection(box, frame))
-            candidates.append((covered + outside, place, offset, box))
-            if covered + outside == 0:
+            box = start + scale * np.tile(np.subtract(offset, text.xyann), 2)
+            bad = _covered(box, occupied) + area - _covered(box, frame)
+            candidates.append((bad, place, offset, box))
+            if bad < 1e-6 * area:
                 break
         _, _, text.xyann, box = min(candidates, key=lambda candidate: candidate[:2])
-        occupied.append(box)
+        occupied = np.vstack([occupied, box])
 
 
-def _area(box: Bbox | None) -> float:
-    return 0.0 if box is None else float(box.width * box.height)
+def _drawn(ax: Axes) -> list[NDArray[np.float64]]:
+    """Return places on the lines of a panel, in pixels: their points, and between them a place every `MARK`."""
+    places: list[NDArray[np.float64]] = []
+    for line in ax.lines:
+        ends = line.get_transform().transform(np.column_stack(line.get_data()))
+        places += list(ends)
+        if line.get_linestyle() != "None":
+            for start, end in pairwise(ends):
+                steps = int(np.hypot(*(end - start)) // (2 * MARK))
+                places += list(np.linspace(start, end, steps + 2)[1:-1])
+    return places
+
+
+def _covered(box: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Return the area of a box (left, bottom, right, top) that others cover, each by itself."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    return float(sides.clip(0).prod(-1).sum())
 
 
 def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS = 8
 FEWEST = 3  # algorithms that send something
+BESIDE = 1.1  # times the bytes of a point of a front, up to which the next one is named in its place
 NEXT = 3.0  # "none" stands so many times right of the largest epsilon
 
 
@@ -167,7 +169,8 @@ def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], resolution: Resoluti
             ax.plot([p.size for p in frontier], [p.value for p in frontier], color=color, linewidth=0.9,
                     linestyle="--" if personal else "-", label=None if personal else label)  # fmt: skip
             _bars(ax, [p.size for p in frontier], frontier, color)
-            fresh = [p for p in frontier if _place(p) not in named_places]
+            ends = [p for p, q in zip_longest(frontier, frontier[1:]) if not _beside(p, q)]
+            fresh = [p for p in ends if _place(p) not in named_places]
             named_places |= {_place(p) for p in fresh}
             _name(ax, [(p.size, p.value, p.name) for p in fresh], _marker(personal), color)
     ax.set_xscale("log")
@@ -202,6 +205,11 @@ def _bars(ax: Axes, x: Sequence[float], points: Sequence[ParetoPoint], color: st
     for place, reach in ((place, p.reach) for place, p in zip(x, points, strict=True) if p.reach):
         ends = [[reach.below], [reach.above]]
         ax.errorbar([place], [reach.mean], yerr=ends, color=color, linestyle="", elinewidth=0.9, alpha=0.7)
+
+
+def _beside(point: ParetoPoint, better: ParetoPoint | None) -> bool:
+    """Return whether the next point of a front sends hardly more, so that its name is enough."""
+    return better is not None and better.size <= BESIDE * point.size
 
 
 def _place(point: ParetoPoint) -> tuple[str, int, int]:

@@ -25,6 +25,8 @@ from harness.report.tables.text import (
     form_of,
     in_points,
     in_sentence,
+    possible,
+    possible_change,
     signed,
     without_section,
     words,
@@ -51,7 +53,7 @@ def certainty(results: Results, board: Board) -> Certainty:
 
 def certainty_tables(results: Results, board: Board, by: str) -> list[Grid]:
     """Return what stands above a leaderboard whose rows were searched for, or named twice; nothing for others."""
-    cells = [cell for cell in results.cells if cell.values(by)]
+    cells = [cell for cell in results.cells if cell.values(by) and not cell.empty_gap(by)]
     if not any(cell.records[0].search or cell.records[0].same for cell in cells):
         return []
     resolution, labels = Resolution(cells, by), _labels(board, cells)
@@ -146,7 +148,7 @@ def _group(
         ", ".join(names[cell.key] for cell in ordered),
         _amount(widest, by) if len(level) > 1 else "",
         value_text(means[best.key], by),
-        "" if interval is None else f"{value_text(interval[0], by)} to {value_text(interval[1], by)}",
+        "" if interval is None else " to ".join(value_text(possible(end, by), by) for end in interval),
         _range([size(sent[0]), size(sent[-1])]) if sent else "",
         f"{len(behind)}: {_range([_number(behind[0], by), _number(behind[-1], by)])}" if behind else "",
     ]
@@ -240,6 +242,7 @@ def _range(ends: Collection[str]) -> str:
 
 def _difference(value: float, measure: str) -> str:
     """Return a difference with its sign, in points where the measure is a share."""
+    value = possible_change(value, measure)
     return signed(100 * value, "+.1f") if in_points(measure) else signed(value, f"+{form_of(measure)}")
 
 

@@ -15,7 +15,7 @@ from harness.report.data.results import Cell
 from harness.report.data.statistics import paired_statistics
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import value_text
-from harness.report.tables.text import words
+from harness.report.tables.text import possible, words
 from harness.report.tables.tuning import names_of, settings_of
 from harness.storage.files import safe_name, write_text
 from harness.storage.store import RunRecord
@@ -95,4 +95,4 @@ def write_run_files(chosen: Iterable[Choice], folder: Path) -> dict[str, Path]:
 
 def _interval(ends: Interval | None, metric: str) -> str:
     """Return an interval in the format of a metric; empty where it is not known."""
-    return f"[{', '.join(value_text(end, metric) for end in ends)}]" if ends else ""
+    return f"[{', '.join(value_text(possible(end, metric), metric) for end in ends)}]" if ends else ""

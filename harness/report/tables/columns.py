@@ -14,7 +14,7 @@ from harness.report.data.evidence import Row
 from harness.report.data.specs import settings_of
 from harness.report.tables.privacy import is_uneven
 from harness.report.tables.rows import Board, epsilon_text, extrapolation, plain, protection
-from harness.report.tables.text import form_of, is_empty, quantity, share, signed, words
+from harness.report.tables.text import form_of, is_empty, possible_change, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 NONE = "≈"  # before a difference that is not told from none
@@ -233,6 +233,7 @@ def difference(row: Row) -> str:
     kind = "paired" if is_empty(row["paired_procedure_low"]) else "paired_procedure"
     low, high = row[f"{kind}_low"], row[f"{kind}_high"]
     if not is_empty(low):
+        low, high = (possible_change(end, row["ranked_by"]) for end in (low, high))
         interval = f" [{signed(low, '+' + form)}, {signed(high, '+' + form)}]"
         sure = sure if kind == "paired" or low > 0 or high < 0 else ""
     none = not is_empty(row["resolution"]) and abs(row["paired_difference"]) <= row["resolution"]

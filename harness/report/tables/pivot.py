@@ -18,12 +18,14 @@ from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.errors import UserError, unknown
 from harness.core.units import count, counted, size
 from harness.metrics import METRICS, better_is_higher, described
+from harness.report.data.budgets import ASKED
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import quantity, words
 from harness.storage.cells import as_csv
 from harness.storage.store import RunRecord
 
+BUDGETS = ("epsilon", *(f"privacy.{name}" for name in ASKED))
 NONE = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
@@ -219,8 +221,8 @@ def _grid(
         title=f"{words(measure)}: {where}" if where else words(measure),
         corner=f"{short[0]} \\ {short[1]}",
         note=" ".join(notes),
-        rows=ordered(row for row, _ in rivals),
-        columns=ordered(column for _, column in rivals),
+        rows=ordered(pivot.rows, (row for row, _ in rivals)),
+        columns=ordered(pivot.columns, (column for _, column in rivals)),
         places=places,
     )
 
@@ -274,14 +276,15 @@ def value_text(value: float, measure: str) -> str:
     return quantity(value, 3) if metric is None else format(value, f"z{metric.format}")
 
 
-def ordered(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct values, numbers by size before words."""
+def ordered(setting: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct values, numbers by size before words; budgets from no privacy down."""
+    falling = setting in BUDGETS
 
     def order(value: str) -> tuple[bool, float, str]:
         try:
-            return False, float(value), value
+            return falling, -float(value) if falling else float(value), value
         except ValueError:
-            return True, 0.0, value
+            return not falling, 0.0, value
 
     return tuple(sorted(set(values), key=order))
 

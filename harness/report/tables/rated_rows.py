@@ -11,7 +11,15 @@ from harness.core.units import counted, size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
 from harness.report.data.specs import in_text, settings_of
-from harness.report.tables.text import EXTRAPOLATED, in_points, quantity, signed, words
+from harness.report.tables.text import (
+    EXTRAPOLATED,
+    in_points,
+    possible,
+    possible_change,
+    quantity,
+    signed,
+    words,
+)
 
 MOST = 10  # rows in a terminal
 FEW = 3  # federations that have several rows each
@@ -107,12 +115,11 @@ def bound_text(condition: Condition) -> str:
 
 def estimate_text(by: str, estimate: Estimate) -> str:
     """Return a value with its interval: ``0.819 [0.813, 0.825]``."""
-    value, ends = value_of(by, estimate.mean), (estimate.low, estimate.high)
+    value = value_of(by, estimate.mean)
     if not estimate.over:
         return value
-    if in_points(by):  # a share beyond 0 or 1 is none
-        ends = max(0.0, ends[0]), min(1.0, ends[1])
-    return f"{value} [{value_of(by, ends[0])}, {value_of(by, ends[1])}]"
+    low, high = (value_of(by, possible(end, by)) for end in (estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
 
 
 def interval_over(row: Row, estimate: Estimate) -> str:
@@ -138,6 +145,7 @@ def value_of(by: str, value: float) -> str:
 
 def difference(by: str, value: float, sign: bool = False) -> str:
     """Return a difference of a measure: of shares in points."""
+    value = possible_change(value, by)
     if in_points(by):
         text = signed(100 * value, "+.1f") if sign else format(100 * value, "z.1f")
         return text if sign else f"{text} points"

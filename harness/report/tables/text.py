@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.core.units import counted
-from harness.metrics import described, split_measure
+from harness.metrics import bounds, described, split_measure
 
 K = TypeVar("K", bound=Hashable)
 
@@ -49,8 +49,21 @@ def form_of(measure: str) -> str:
     return ".3g" if metric is None else metric.format
 
 
+def possible(value: float, measure: str) -> float:
+    """Return the end of an interval, or the nearest value that the measure can have."""
+    least, most = bounds(measure)
+    return min(max(value, least), most)
+
+
+def possible_change(value: float, measure: str) -> float:
+    """Return the end of an interval of a change, or the largest change that the measure can make."""
+    least, most = bounds(measure)
+    return min(max(value, least - most), most - least)
+
+
 def change_text(value: float, measure: str, sign: str = "+") -> str:
     """Return a change of a measure: of a share in points, ``+1.9``; an empty `sign` leaves out the plus."""
+    value = possible_change(value, measure)
     return signed(100 * value, f"{sign}.1f") if in_points(measure) else signed(value, f"{sign}.3g")
 
 

@@ -128,7 +128,7 @@ def test_what_yaml_reads_as_a_truth_value():
     assert DataSpec.model_validate({"name": "csv", "positive": 1}).positive == "1"
     assert DataSpec.model_validate({"name": "csv", "labels": {1: 2}}).labels == {"1": "2"}
     with pytest.raises(UserError, match="write yes, no and null in quotes"):
-        checked("data", lambda: DataSpec.model_validate({"name": "csv", "labels": {True: "ja"}}))
+        checked("data", DataSpec.model_validate, {"name": "csv", "labels": {True: "ja"}})
 
 
 def test_a_truth_value_names_the_class_yes(table):

@@ -135,13 +135,68 @@ def test_disagreement_names_file_and_column(hospitals, changed, said):
         read(section(hospitals, **changed))
 
 
+def test_all_files_and_columns_that_disagree_are_named_at_once(hospitals):
+    """Two files have names that no rename makes alike; with them two columns are text in one file only."""
+    bern = {"rename": {"height": "Größe"}, "map": {}}
+    (hospitals / "c.csv").write_text("height,sex,outcome\n1,m,ja\n2,w,nein\n")
+    with pytest.raises(DataError) as refused:
+        read(section(hospitals, Bern=bern))
+    bern_says, wien_says = map(str, refused.value.errors)
+    assert (
+        "b.csv lacks the column 'ill'" in bern_says and "c.csv lacks the columns 'Größe', 'ill'" in wien_says
+    )
+    files = {
+        "Köln": section(hospitals)["files"]["Köln"],
+        "Bern": section(hospitals, Bern={"map": {}})["files"]["Bern"],
+    }
+    with pytest.raises(DataError, match=r"\(1\) .*'sex' is .*\(2\) .*'ill' is "):
+        read({"files": files, "label": "ill"})
+    with pytest.raises(
+        DataError, match=r"no columns 'il', 'sx', 'Grö'; did you mean 'ill' for 'il', 'sex' for 'sx'"
+    ):
+        load(f"csv:{hospitals / 'a.csv'}?label=il&sensitive=sx&missing.Grö=drop&delimiter=;&encoding=cp1252")
+
+
 def test_another_code_or_unit_of_a_feature_is_named(hospitals, caplog):
     words = {"sex": {1: "male", 2: "female"}, "ill": {1: "ja", 0: "nein"}}
     frame = pd.read_csv(hospitals / "b.csv")
     frame.assign(height=frame.height / 100).to_csv(hospitals / "b.csv", index=False)
     read(section(hospitals, Bern={"map": words}))
     assert "the column 'sex' has 'female', 'male' in" in caplog.text
-    assert "the column 'Größe' lies mostly from 1.51" in caplog.text
+    assert (
+        "the column 'Größe' lies mostly from 1.51" in caplog.text and "scale: {Größe: FACTOR}" in caplog.text
+    )
+
+
+def test_a_factor_makes_units_alike(hospitals):
+    """Bern measures in m, the others in cm, and all is wanted in mm: 1.505 m are 150.5 cm."""
+    frame = pd.read_csv(hospitals / "b.csv")
+    frame.assign(height=frame.height / 100).to_csv(hospitals / "b.csv", index=False)
+    made = read({**section(hospitals, Bern={"scale": {"Größe": 1000}}), "scale": {"Größe": 10}})
+    assert made.x[[0, ROWS, 2 * ROWS], 0].tolist() == [1505.0] * 3
+    one = load(f"csv:{hospitals}/b.csv?label=outcome&scale.height=1e2")
+    assert one.x[0, 0] == 150.5
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"scale": {"sex": 2}}, "b.csv: scale multiplies numbers, and the column 'sex' is text there"),
+        ({"scale": {"Grösse": 2}}, "b.csv: scale names a column 'Grösse'; did you mean 'Größe'"),
+        (
+            {"scale": {"Größe": 0}},
+            r"data.files.Bern: data.scale.Größe: a factor above 0 is needed, .* given 0",
+        ),
+        ({"scale": 0.001}, "columns with their factors are needed, as in {weight: 0.001}, given 0.001"),
+    ],
+)
+def test_a_factor_that_is_none_is_refused(hospitals, changed, said):
+    with pytest.raises(ValueError, match=said):
+        read(section(hospitals, Bern=changed))
+    with pytest.raises(DataError, match="no file has a column 'x'"):
+        read({**section(hospitals), "scale": {"x": 2}})
+    with pytest.raises(DataError, match=r"scale\.x: a factor above 0 is needed, .* given 'two'"):
+        load("csv:a.csv?label=y&scale.x=two")
 
 
 def test_a_column_that_one_file_has_empty_is_of_the_others_kind(hospitals):
@@ -176,6 +231,7 @@ def test_paths_are_no_part_of_an_id_and_settings_are(hospitals):
         return run_id({"data": data.model_dump(mode="json")}, "digest", {})
 
     assert named("a.csv") == named("elsewhere/a.csv") != named("a.csv", decimal=",")
+    assert named("a.csv") != named("a.csv", scale={"x": 2}) != named("a.csv", scale={"x": 3})
 
 
 def test_a_moved_path_without_settings_keeps_an_id():

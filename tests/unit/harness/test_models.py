@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
-from harness.models import Net, build, describe, names
+from harness.core.execution.memory import Room
+from harness.models import Net, build, describe, names, registry
 from harness.models.networks import Residual
 
 FMNIST, CIFAR, QUADRANT, TINY = (1, 28, 28), (3, 32, 32), (3, 16, 16), (3, 64, 64)
@@ -376,3 +377,15 @@ def test_what_cannot_be_built_is_refused_with_what_can(
 def test_the_number_of_outputs_must_be_positive() -> None:
     with pytest.raises(UserError, match="outputs must be a positive integer, not 0"):
         build("logistic", (5,), 0)
+
+
+def test_a_model_beyond_memory_is_refused_before_it_takes_any(monkeypatch):
+    """5 copies of 101 x 100,000 + 100,001 numbers of 4 bytes are 204 MB."""
+    monkeypatch.setattr(registry, "room", lambda: Room(200_000_000, "made up"))
+    made = []
+    monkeypatch.setattr(nn.Linear, "reset_parameters", lambda layer: made.append(layer.weight.device.type))
+    with pytest.raises(
+        UserError, match=r"10,200,001 parameters takes at least 204 MB, and 200 MB are left \(made up\)"
+    ):
+        build("mlp", (100,), 1, {"hidden": [100_000]})
+    assert {*made} == {"meta"}

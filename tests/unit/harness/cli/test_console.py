@@ -4,13 +4,14 @@ import io
 import os
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from datasets.catalog import describe
-from harness.cli import console, listing
+from harness.cli import console, described, listing
 
 
 def printed(monkeypatch, width, expendable):
@@ -44,6 +45,32 @@ def test_the_list_of_data_sets_has_a_line_for_each_in_80_columns(monkeypatch):
     assert names[first : first + len(rows) + 1] == [*(row["name"] for row in rows), ""], "none is folded"
     for row, line in zip(rows, lines[first:], strict=False):
         assert row["clients"] in line and line.rstrip().endswith(("yes", "no"))
+
+
+def test_a_table_is_described_with_a_line_for_each_column_in_80_columns(monkeypatch, tmp_path):
+    """Long names and values do not wrap: values are cut, and codes that may stand for nothing have lines below."""
+    text = io.StringIO()
+    screen = Console(file=text, width=80)
+    for module in (console, described):
+        monkeypatch.setattr(module, "out", screen)
+    rows = [
+        f"{n},{'unknown' if n % 9 == 0 else 'mw'[n % 2]},{word},{n % 3 == 0}" for n, word in enumerate(WORDS)
+    ]
+    header = "age_at_admission_years,sex,comorbidity_description,readmitted"
+    (tmp_path / "a.csv").write_text("\n".join([header, *rows]))
+    args = Namespace(data=f"csv:{tmp_path}/a.csv?label=readmitted&sensitive=sex", json=False, numbers=False)
+    assert described.describe_command(args) == 0
+    lines = text.getvalue().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(" age_at_admission_years"))
+    assert [line.split()[0] for line in lines[first : first + 4]] == header.split(",")
+    assert (
+        max(map(len, lines)) <= 80
+        and "…" in lines[first + 2]
+        and "missing codes in sex? unknown in 5" in lines
+    )
+
+
+WORDS = ["diabetes mellitus", "arterial hypertension", "chronic kidney disease"] * 15
 
 
 def test_brackets_in_names_and_reasons_are_text(capsys):

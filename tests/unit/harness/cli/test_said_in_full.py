@@ -180,3 +180,9 @@ def test_a_plan_of_a_run_that_is_refused_says_why(capsys):
         assert main(["plan", *RUN, *private, *more]) == 2
         said = capsys.readouterr()
         assert not said.out and "privacy.noise_cohort: at least the 3 clients" in said.err
+
+
+@pytest.mark.slow
+def test_a_plan_of_many_runs_says_that_it_begins(capsys):
+    assert main(["plan", *RUN, "--untimed", "--sweep", "seed=0..999"]) == 0
+    assert "planning 1,000 runs" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from harness.cli.parser import main
 from harness.config import recorded
 from harness.config.recorded import identity, run_id, versions
 from harness.config.run import read_spec
@@ -465,3 +466,35 @@ def test_an_option_of_a_file_that_is_unknown_is_refused_once_with_the_nearest():
     with pytest.raises(UserError, match="unknown option 'sep'; did you mean 'delimiter'") as refused:
         read_spec(WHOLE | {"data": "csv:a.csv?label=y&sep=;"})
     assert str(refused.value).count("csv:a.csv") == 1
+
+
+def test_mistakes_of_all_sections_are_told_at_once(tmp_path, capsys):
+    """A line each: unknown fields, settings and names, and wrong values, also of one section and of its files."""
+    wrong = {
+        "data": {"name": "files", "files": {"A": {"pth": "a.csv"}, "B": {"path": "b", "dates": "d"}}, "labl": "y",
+                 "rare": 0},
+        "partition": "dirichlett",
+        "model": "logistic",
+        "algorithm": {"name": "fedavg", "lrr": 1, "local_steps": "x", "momentu": 0},
+        "privacy": {"placement": "local", "epsilon": -1, "noise_cohort": 5, "bits": 3},
+        "compression": {"beta": 2, "codecc": 1},
+        "roundss": 2,
+        "rounds": 0,
+    }  # fmt: skip
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    assert main(["run", "--spec", str(tmp_path / "wrong.yaml")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    expected = [
+        "'roundss'. Did you mean 'rounds'", "'labl'. Did you mean 'label'", "data.rare", "data.files.A 'pth'",
+        "data.files.A.path: missing", "data.files.B: dates is 'd'", "'dirichlett'", "'lrr'", "'momentu'",
+        "algorithm.fedavg.local_steps", "privacy.noise_cohort", "privacy.bits", "'codecc'", "compression.beta",
+        "rounds: ",
+    ]  # fmt: skip
+    assert [text for text in expected if not any(text in line for line in said)] == []
+    assert len(said) == len(expected)
+
+
+def test_a_value_of_several_types_has_one_error():
+    with pytest.raises(UserError) as refused:
+        read_spec(changed("data.sensitive", 3))
+    assert not refused.value.errors and "data.sensitive" in str(refused.value)

@@ -63,7 +63,7 @@ class Record(Section):
 
 
 def read(given):
-    return checked("privacy", lambda: read_privacy(given))
+    return checked("privacy", read_privacy, given)
 
 
 @pytest.mark.parametrize(("kind", "given"), KINDS)

@@ -7,7 +7,7 @@ from matplotlib.text import Text
 
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Results
-from harness.report.plots.figure import canvas, edge, keep_apart
+from harness.report.plots.figure import canvas, edge, keep_apart, name_point
 from harness.report.plots.pareto import pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
 from harness.report.tables.certainty import rank_sentences
@@ -73,6 +73,31 @@ def test_names_at_one_place_are_moved_apart():
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert all(ax.get_window_extent().containsx(box.x0) for box in boxes)
     assert tuple(ax.texts[0].xyann) == (0, 9), "the first keeps its place"
+
+
+def test_a_name_stands_off_lines_and_marks():
+    """A line goes up through the point, so its name goes beside it; a level line is under the point."""
+    with canvas((4, 3)) as figure:
+        ax = figure.subplots()
+        ax.plot([0.4, 0.5, 0.5], [0.5, 0.5, 1.0])
+        ax.axhline(0.45)
+        name_point(ax, "fedavg", (0.5, 0.5), "#333333")
+        figure.draw_without_rendering()
+        keep_apart(ax)
+        ax.texts[0].get_window_extent()
+        box = Text.get_window_extent(ax.texts[0])
+        lines = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    assert not any(path.intersects_bbox(box, filled=False) for path in lines)
+
+
+def test_of_points_that_send_hardly_more_the_last_is_named(tmp_path):
+    """scaffold sends 5 % more than fedavg and is better; afl sends twice as much."""
+    sizes = {"fedavg": (1000, 0.5), "scaffold": (1050, 0.6), "afl": (2000, 0.7)}
+    records = [point(name, value, size=size) for name, (size, value) in sizes.items()]
+    records.append(point("fedavg", 0.4, epsilon=2.0))
+    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    assert texts.count("scaffold") == 1 and texts.count("afl") == 2  # of these afl on the left too
+    assert texts.count("fedavg") == 2  # at budget 2 only, on both sides
 
 
 def test_there_is_none_of_few_algorithms_or_one_budget(tmp_path):

@@ -96,6 +96,26 @@ def test_budgets_and_purposes_are_no_rivals():
     assert bold(runs) == {"scaffold"}
 
 
+def gap(name, seed, eqopp, worst):
+    """A run with a gap between groups; it predicts one class if it hits nothing of the other."""
+    metrics = {"eqopp": eqopp, "worst_class": worst, "balanced_accuracy": (1 + worst) / 2}
+    return done(spec(name, seed), accuracy=0.7, **metrics)
+
+
+def test_the_gap_of_a_model_that_predicts_one_class_is_no_best():
+    """FedAvg decides the same for all in one of two seeds: its gap of 0 there says nothing."""
+    runs = [gap("fedavg", 0, 0.0, 0.0), gap("fedavg", 1, 0.01, 0.2)]
+    runs += [gap(name, seed, value, 0.4) for name, value in (("scaffold", 0.1), ("ditto", 0.2), ("fedprox", 0.3))
+             for seed in (0, 1)]  # fmt: skip
+    found = Results(runs)
+    algorithm = {cell.key: cell.algorithm for cell in found.cells}
+    assert {algorithm[key] for key, _ in best_of(found.cells, ["eqopp"])} == {"scaffold"}
+    rows = leaderboard(found, by="eqopp").set_index("algorithm")
+    assert rows["rank"].dropna().to_dict() == {"scaffold": 1, "ditto": 2, "fedprox": 3}
+    assert rows["pareto"].isna()["fedavg"] and "predicts one class" in rows.loc["fedavg", "unranked"]
+    assert rows.loc["fedavg", "eqopp_mean"] == 0.005
+
+
 def plugged(records, name, **meta):
     """The records with those of one algorithm as if a plugin had brought it."""
     versions = {"algorithm": 1, "plugins": {"algorithm": "3a"}}

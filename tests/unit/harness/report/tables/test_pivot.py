@@ -167,7 +167,9 @@ def test_runs_without_a_budget_are_in_the_tables_of_every_way_to_protect():
     runs = [falling(name, 0, (values[name],), privacy=way) for name in values for way in ways]
     by_budget = Pivot("algorithm.name", "privacy.epsilon")
     grids = tabulate(runs, by_budget, by="stationarity")
-    assert [grid.columns for grid in grids] == [("2.0", "8.0", "none")] * 2
+    assert [grid.columns for grid in grids] == [("none", "8.0", "2.0")] * 2
+    by_row = tabulate(runs, Pivot("privacy.epsilon", "algorithm.name"), by="stationarity")
+    assert [grid.rows for grid in by_row] == [("none", "8.0", "2.0")] * 2
     assert [grid.lines()[0] for grid in grids] == [("ditto", ["2", "2", "2"])] * 2
     skipped = undone(spec("fedbio"), "skipped", "not for this")
     assert all(grid.places["fedbio", "none"].text == "skipped" for grid in tabulate(

@@ -1,17 +1,21 @@
 """The summary of a suite on a terminal: what is compared with what, and that it fits 80 columns."""
 
 import io
+import math
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from harness.cli.console import short
-from harness.report import leaderboard, print_summary, write_page
+from harness.metrics import bounds
+from harness.report import Results, leaderboard, print_summary, write_page
+from harness.report.data.evidence import Evidence
 from harness.report.data.tested import seed_pairs
+from harness.report.tables.costs import costs
 from harness.report.tables.protection import compare_protection, label, labels
-from harness.report.tables.rated_rows import difference, value_of
-from harness.report.tables.text import quantity, signed, spread
+from harness.report.tables.rated_rows import difference, estimate_text, value_of
+from harness.report.tables.text import possible, possible_change, quantity, signed, spread
 from harness.storage.store import RunRecord
 from tests.support.records import searched
 
@@ -384,3 +388,29 @@ def test_a_mean_that_rounds_to_zero_has_no_sign():
 )
 def test_a_difference_that_rounds_to_zero_has_no_sign(value, form, text):
     assert signed(value, form) == text
+
+
+def test_printed_intervals_stay_within_what_is_possible():
+    """Two seeds at .99 and .97: t = 12.71 gives .98 ± .127. Changes of -.4 and -.8: -.6 ± 2.54."""
+    runs = [
+        run(seed, value, epsilon=budget)
+        for budget, values in ((None, (0.99, 0.97)), (8, (0.59, 0.17)))
+        for seed, value in enumerate(values)
+    ]
+    frame = leaderboard(runs, baseline="fedavg")
+    evidence = Evidence.of_table(frame)
+    (best,) = (row for row in evidence.rows if row["epsilon_total"] is None)
+    estimate = evidence.estimate(best)
+    assert estimate.high > 1 and estimate_text("accuracy", estimate) == "0.980 [0.853, 1.000]"
+    (found,) = costs(Results(runs), "accuracy", None)
+    assert "costs 60.0 points of accuracy [-100.0, 100.0]" in found.answer
+
+
+@pytest.mark.parametrize(
+    ("measure", "least", "most"),
+    [("auroc", 0, 1), ("client_std", 0, 0.5), ("r2", -math.inf, 1), ("loss", -math.inf, math.inf),
+     ("selection_accuracy", 0, 1), ("bytes", -math.inf, math.inf)],
+)  # fmt: skip
+def test_a_unit_tells_which_values_are_possible(measure, least, most):
+    assert bounds(measure) == (least, most)
+    assert possible(math.inf, measure) == most and possible_change(2.0, "accuracy") == 1.0
