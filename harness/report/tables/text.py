@@ -16,7 +16,13 @@ K = TypeVar("K", bound=Hashable)
 
 def words(measure: str) -> str:
     """Return the display name of a measure."""
-    special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
+    special = {
+        "auroc": "AUROC",
+        "auroc_clients": "AUROC inside clients",
+        "eqopp": "EqOpp gap",
+        "eqodds": "EqOdds gap",
+        "dp_gap": "Parity gap",
+    }
     special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
     special |= {"lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC"}
     special |= {"inversion_psnr": "Inversion PSNR"}
