@@ -88,20 +88,31 @@ def checked(where: str, validate: Callable[[Any], T], given: object) -> T:
 
 
 def _one_a_place(errors: Iterable[Any], given: object) -> list[Any]:
-    """Return the first error of each value: one that may be of several types has an error for each of them."""
+    """Return the first error of each value: one that may be of several types has an error for each of them.
+
+    A list or mapping has none of its own where what it holds has one.
+    """
     found: dict[tuple[Any, ...], Any] = {}
     for error in errors:
         cause, place = error.get("ctx", {}).get("error"), []
         inside: Any = given
         for step in error["loc"]:
-            is_there = step in inside if isinstance(inside, Mapping) else isinstance(inside, list | tuple)
-            if not is_there:
+            if not isinstance(inside, Mapping | list | tuple):
                 break
-            inside = inside[step]
+            try:
+                inside = inside[step]
+            except (LookupError, TypeError):  # a field that is missing, or the name of a type
+                break
             place.append(step)
         missing = error["loc"] if error["type"] == "missing" else None
         found.setdefault((*place, cause.name if isinstance(cause, UnknownField) else missing), error)
-    return list(found.values())
+    inner = [key[:-1] for key in found]
+    return [error for key, error in found.items() if not any(_is_inside(place, key) for place in inner)]
+
+
+def _is_inside(place: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
+    """Return whether a place is inside the value that an error without a field of its own is about."""
+    return key[-1] is None and len(place) > len(key) - 1 and place[: len(key) - 1] == key[:-1]
 
 
 def _in_words(where: str, error: Any) -> UserError:

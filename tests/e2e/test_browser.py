@@ -101,7 +101,7 @@ def test_what_can_be_chosen_is_what_differs(page):
         "algorithm": ["all", "ditto", "fedavg", "fedbio", "scaffold"],
         "partition": ["all", "dirichlet(alpha=0.3)", "dirichlet(alpha=5.0)"],
         "protection": ["all", "client/local", "none"],
-        "epsilon": ["all", "8", "none"],
+        "epsilon": ["all", "none", "8"],
         "status": ["all", "complete", "missing", "skipped", "some failed"],
     }
 

@@ -383,7 +383,7 @@ def _drawn(ax: Axes) -> list[NDArray[np.float64]]:
     """Return places on the lines of a panel, in pixels: their points, and between them a place every `MARK`."""
     places: list[NDArray[np.float64]] = []
     for line in ax.lines:
-        ends = line.get_transform().transform(np.column_stack(line.get_data()))
+        ends = line.get_transform().transform(np.column_stack(line.get_data()).astype(float))
         places += list(ends)
         if line.get_linestyle() != "None":
             for start, end in pairwise(ends):

@@ -498,3 +498,9 @@ def test_a_value_of_several_types_has_one_error():
     with pytest.raises(UserError) as refused:
         read_spec(changed("data.sensitive", 3))
     assert not refused.value.errors and "data.sensitive" in str(refused.value)
+
+
+def test_a_list_with_a_wrong_item_is_not_called_empty_too():
+    with pytest.raises(UserError) as caught:
+        read_spec({"algorithm": "fedavg", "data": "digits", "attacks": {"kinds": ["membrship"]}})
+    assert "attacks.kinds.0" in str(caught.value) and "at least one" not in str(caught.value)
