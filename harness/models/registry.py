@@ -20,9 +20,8 @@ from harness.models.adapters import Adapter, adaptable, adapted, seed_adapters, 
 from harness.models.own import adapt
 from harness.models.values import KINDS, Shape, checked, kind_of
 
-COPIES = (
-    5  # of the parameters that any run has at once: placeholders, start, model, a client's model, gradient
-)
+#: Of the parameters that any run has at once: placeholders, start, model, a client's model, gradient.
+COPIES = 5
 
 Make = Callable[..., nn.Module]
 AnyMake = TypeVar("AnyMake", bound=Make)
