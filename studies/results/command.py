@@ -19,7 +19,17 @@ from harness.report.plots.figure import DPI, canvas
 from harness.storage.files import write_text
 from studies.results.boards import ROOT, Boards
 from studies.results.pages import Page, faults, filled
-from studies.results.questions import attacks, epsilon, fairness, methods, noise, papers, personal, pruning
+from studies.results.questions import (
+    attacks,
+    epsilon,
+    fairness,
+    methods,
+    noise,
+    papers,
+    personal,
+    pretrained,
+    pruning,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -29,6 +39,7 @@ QUESTIONS = (
     pruning.page,
     methods.page,
     personal.page,
+    pretrained.page,
     fairness.page,
     noise.page,
     attacks.page,

@@ -101,9 +101,12 @@ class Procedures:
 
         Seeds are resampled together; a setting has the mean of those drawn that it has. None as in `difference`.
         """
-        choices = [*self._choices_of(cell), *self._choices_of(other)]
-        fewest = min((len(choice.values) for choice in choices), default=0)
-        if fewest < FEWEST or not (searches(cell) or searches(other)):
+        own, others = self._choices_of(cell), self._choices_of(other)
+        if not own or not others or not (searches(cell) or searches(other)):
+            return None
+        choices = [*own, *others]
+        fewest = min(len(choice.values) for choice in choices)
+        if fewest < FEWEST:
             return None
         seeds = tuple(sorted({seed for choice in choices for seed in choice.values}))
         return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), fewest)

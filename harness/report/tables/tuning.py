@@ -57,7 +57,8 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         places[name, "Chosen"] = Place(settings_of(search))
         if (sought := search.mean) is not None:
             places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed)
-        reported = search.cells[0].values(measure)
+        # Rows that share a search differ in what they compress, and it is not recorded which of them searched.
+        reported = search.cells[0].values(measure) if len(search.cells) == 1 else {}
         if sought is not None and reported:
             places[name, REPORTED] = Place(value_text(fmean(reported.values()), measure), reported)
             places[name, CURSE] = Place(_curse(sought, fmean(reported.values()), metric))
@@ -83,7 +84,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     notes += [
         f"{REPORTED}: {in_sentence(measure)} of what was chosen, over the reported seeds. {CURSE}: how much better "
         f"it looked in the search{', in points' if in_points(metric) else ''}; what is far above 0 was chosen by "
-        "luck.",
+        "luck. Neither is told where several rows share a search.",
         UNCOUNTED,
         *([_of_price(found, by_surface)] if priced else []),
         *([_of_cost(tune["budget"])] if private else []),

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from harness.report.data.procedure import Choice, procedure_interval
+from harness.report import Results
+from harness.report.data.procedure import Choice, Procedures, procedure_interval
 from harness.report.data.statistics import paired_statistics
+from tests.support.records import done, evaluation, searched, spec
 
 
 def values(mean, deviation=0.02, seeds=10, key=0):
@@ -57,3 +59,17 @@ def test_it_covers_the_mean_of_independent_searches():
         low, high = procedure_interval([Choice(0.7, better), Choice(0.3, other)], key=str(trial))
         covered += low <= expected <= high
     assert covered / trials > 0.95
+
+
+def test_cells_that_share_a_search_have_no_interval_of_it_beside_one_that_has():
+    """The finalists of a search for several cells are not run with the reported seeds (`once_for`)."""
+
+    def cell(name, finalists):
+        runs = [done(spec(name, seed), evaluation(20, 100, accuracy=0.7 + seed / 100)) for seed in range(10)]
+        return searched(runs, finalists)
+
+    cells = Results([*cell("fedavg", [(0.4, [])]), *cell("fednova", [(0.4, [0.6] * 10)])]).cells
+    shared, alone = sorted(cells, key=lambda cell: cell.records[0].id)
+    procedures = Procedures("accuracy")
+    assert procedures.mean(alone) is not None and procedures.mean(shared) is None
+    assert procedures.of_means(shared, alone) is None and procedures.difference(shared, alone) is None
