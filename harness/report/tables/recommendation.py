@@ -46,6 +46,27 @@ def sentences(answer: Recommendation) -> list[str]:
     return [*unknown_budgets(answer.conditions, answer.answers), *_over_federations(found, answer)]
 
 
+def warnings(answer: Recommendation) -> list[str]:
+    """Return what to know before the answer is read: which methods its measure favors, and whom epsilon covers."""
+    own = [
+        rated
+        for each in answer.answers
+        for rated in each.rows
+        if rated.row["model_for"] not in (None, COMMON)
+    ]
+    said = []
+    if answer.by == "auroc" and own:
+        said.append(
+            "AUROC over all samples favors models of each client's own, and clients alone, as they know that "
+            "client's share of positives: --by auroc_clients compares them with one model for everybody fairly."
+        )
+    if any(rated.row["dp_unit"] == "client" for rated in own):
+        said.append(
+            "Epsilon covers what the server releases; models of a client's own are trained without noise."
+        )
+    return said
+
+
 def notes(answer: Recommendation) -> list[str]:
     """Return what belongs below the table: how many rows there are, and what marks and lone clients mean."""
     shown = [rated for own in answer.answers for rated in own.rows]
@@ -60,11 +81,6 @@ def notes(answer: Recommendation) -> list[str]:
         lines.append(
             f"{', '.join(alone)}: every client learns alone. Nothing is sent, so no bound on bytes excludes it; it "
             "has no model for clients without data."
-        )
-    if answer.by == "auroc" and any(rated.row["model_for"] not in (None, COMMON) for rated in shown):
-        lines.append(
-            "AUROC over all samples credits models of each client's own, and clients alone, with knowing that "
-            "client's share of positives: --by auroc_clients compares them with one model for everybody fairly."
         )
     nearest = [obstacle.nearest for obstacle in answer.obstacles]
     return [*lines, *filter(None, [extrapolation(rated.row["noise_cohort"] for rated in (*shown, *nearest))])]

@@ -14,7 +14,7 @@ from harness.report.data.columns import LEADERBOARD
 from harness.report.data.evidence import Evidence
 from harness.report.data.recommendation import recommend
 from harness.report.tables.rated_rows import readable_rows, recommendation_rows
-from harness.report.tables.recommendation import notes, sentences
+from harness.report.tables.recommendation import notes, sentences, warnings
 from harness.report.tables.write import summary
 from tests.support.records import done, evaluation, private, spec, undone
 
@@ -340,7 +340,7 @@ def test_one_method_under_another_name_is_a_control_and_no_answer():
     assert [row.algorithm for row in answer("epsilon <= 2", runs=runs[10:]).rows] == ["fednova", "ditto"]
 
 
-def test_a_note_says_when_auroc_favors_own_models():
+def test_warnings_say_whom_the_measure_favors_and_what_epsilon_does_not_cover():
     def by_auroc(name, auroc):
         return [
             done(spec(name, seed), evaluation(20, 100, None, accuracy=auroc, auroc=auroc)) for seed in (0, 1)
@@ -348,6 +348,9 @@ def test_a_note_says_when_auroc_favors_own_models():
 
     mixed = answer("bytes <= 1e9", runs=[*by_auroc("fedavg", 0.7), *by_auroc("ditto", 0.8)], by="auroc")
     common = answer("bytes <= 1e9", runs=by_auroc("fedavg", 0.7), by="auroc")
-    assert "share of positives" in " ".join(notes(mixed)) and "share of positives" not in " ".join(
-        notes(common)
-    )
+    assert "share of positives" in " ".join(warnings(mixed)) and not warnings(common)
+    private = both_ways("ditto", 0, 0.8, epsilon=2.0)
+    assert private.spec["privacy"]["unit"] == "client"
+    assert warnings(answer("epsilon <= 2", runs=[private])) == [
+        "Epsilon covers what the server releases; models of a client's own are trained without noise."
+    ]
