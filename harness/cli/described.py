@@ -47,13 +47,10 @@ def describe_command(args: argparse.Namespace) -> int:
 
 
 def _row(column: ColumnDescription) -> dict[str, str | int | None]:
-    role = {"sensitive, feature": "sensitive", "sensitive": "sensitive, no feature"}.get(
-        column.role, column.role
-    )
     return {
         "column": column.name,
-        "becomes": role + (f" ({column.features})" if column.features > 1 else ""),
-        "read as": "dates" if column.kind == "dates as numbers" else column.kind,
+        "becomes": column.role + (f" ({column.features})" if column.features > 1 else ""),
+        "read as": column.kind,
         "why": column.why,
         "missing": column.missing or None,
         "values": column.values,

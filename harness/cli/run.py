@@ -214,7 +214,7 @@ def plan_command(args: CommandLine) -> int:
     combinations = [*reported, *searched]
     if len(combinations) >= MANY:
         log.print(
-            f"planning {counted(len(combinations), 'run')}, of which those that differ in their seed are alike"
+            f"planning {counted(len(combinations), 'run')}; those that differ only in their seed share a plan"
         )
     with progress_bar() as bar:
         task = bar.add_task("planning", total=len(combinations), status="")

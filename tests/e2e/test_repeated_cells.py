@@ -89,7 +89,7 @@ def test_the_cheapest_cells_of_a_reference_come_out_again(path, private, tmp_pat
     if row is None:
         pytest.skip("no such row, or of earlier versions of the code only")
     if row["dataset"] == "cifar10" and available("cifar10") is None:
-        pytest.skip("cifar10 is in no package and not here; a copy of another origin would not be identified")
+        pytest.skip("cifar10 is not here, and in no package that could be fetched")
     dear = float(row["seconds"]) * int(row["seeds"]) > SECONDS
     options = ["--seed", row["seed_list"].split()[0]] if dear else []
     ended, found = repeated(capsys, path, row["cell"], tmp_path, *options)

@@ -245,8 +245,8 @@ def within_bounds(rows: Iterable[RatedRow], conditions: Sequence[Condition]) -> 
 def recommend(evidence: Evidence, conditions: Sequence[Condition]) -> Recommendation:
     """Return what satisfies the conditions on each federation.
 
-    Training on pooled data is no answer, as nothing is federated; it is a yardstick. Nor is FedNova where it is
-    FedAvg under another name and both were run.
+    Training on pooled data is no answer, as nothing is federated; it is a yardstick. FedNova is left out where it
+    is FedAvg under another name and both were run.
 
     Parameters
     ----------

@@ -18,14 +18,13 @@ from harness.report.plots.figure import (
     Pictures,
     canvas,
     extrapolation_note,
-    keep_apart,
     legend_entries,
     mean_and_spread,
-    name_point,
     panel_axes,
     save,
     write_title,
 )
+from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import words
 from harness.storage.store import RunRecord
 

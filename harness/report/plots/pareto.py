@@ -23,11 +23,10 @@ from harness.report.plots.figure import (
     canvas,
     edge,
     extrapolation_note,
-    keep_apart,
     mean_and_reach,
-    name_point,
     save,
 )
+from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import quantity, words
 from harness.storage.store import RunRecord
 

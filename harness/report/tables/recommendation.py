@@ -47,7 +47,7 @@ def sentences(answer: Recommendation) -> list[str]:
 
 
 def warnings(answer: Recommendation) -> list[str]:
-    """Return what to know before the answer is read: which methods its measure favors, and whom epsilon covers."""
+    """Return warnings about the measure, where it favors own models, and about models that epsilon leaves out."""
     own = [
         rated
         for each in answer.answers

@@ -88,8 +88,7 @@ def spread(values: Collection[float], form: str) -> str:
 
 def in_points(measure: str) -> bool:
     """Return whether a measure is a share, so that differences are percentage points."""
-    metric = described(measure)
-    return metric is not None and metric.description.endswith(", 0 to 1]")
+    return bounds(measure) == (0.0, 1.0)
 
 
 def share(value: float | None) -> str:

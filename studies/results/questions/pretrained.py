@@ -36,23 +36,20 @@ def page(boards: Boards) -> Page:
     kinds = {kind: budgets_of(board, {"algorithm": "fedavg", **fields}) for kind, fields in KINDS.items()}
     made = Page("pretrained", (board,), size=(7.5, 3.2))
     made.draw = lambda figure: draw(figure, kinds)
+    twin = budgets_of(board, {"algorithm": TWIN})
     rows: Cells = {
         kind: {
             f"MB sent, {budget(SHOWN)}": megabytes(by_budget[SHOWN]),
             **{budget(epsilon): row.mean("accuracy").share() for epsilon, row in by_budget.items()},
         }
-        for kind, by_budget in kinds.items()
-    }
-    twin = budgets_of(board, {"algorithm": TWIN})
-    rows["whole, again (FedNova)"] = {
-        budget(epsilon): row.mean("accuracy").share() for epsilon, row in twin.items()
+        for kind, by_budget in (kinds | {"whole, again (FedNova)": twin}).items()
     }
     made.table("table", "accuracy", [f"MB sent, {budget(SHOWN)}", *map(budget, BUDGETS)], rows)
     whole = kinds[WHOLE]
     for epsilon, row in whole.items():
         if epsilon is not None:
             made.figures[f"cost, {budget(epsilon)}"] = row.of_privacy(whole[None], "accuracy").points()
-        for kind in list(kinds)[1:]:
+        for kind in [kind for kind in kinds if kind != WHOLE]:
             change = kinds[kind][epsilon].mean("accuracy") - row.mean("accuracy")
             made.figures[f"{kind}, {budget(epsilon)}, change"] = change.points()
     apart = max(

@@ -7,7 +7,8 @@ from matplotlib.text import Text
 
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Results
-from harness.report.plots.figure import canvas, edge, keep_apart, name_point
+from harness.report.plots.figure import canvas, edge
+from harness.report.plots.labels import keep_apart, name_point
 from harness.report.plots.pareto import pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
 from harness.report.tables.certainty import rank_sentences
