@@ -92,7 +92,7 @@ def _print_answer(
     """Print sentences, then a table, then notes; or all as JSON."""
     rows = rated_rows.recommendation_rows(answer)
     said = recommendation.sentences(answer) if asked is None else nearest.sentences(asked)
-    said = [*recommendation.warnings(answer), *said]
+    said = [*said, *recommendation.warnings(answer)]
     below = recommendation.notes(answer)
     if args.json:
         content = {"found": rows, "said": [*said, *below]}
