@@ -6,7 +6,7 @@ in ``suite.json``, overridden by command options and passed to `harness.report`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -330,6 +330,27 @@ class ReportSpec:
                         "this suite has none that both run in; data, partition, model, privacy and all else but "
                         "the algorithm have to agree"
                     )
+
+    def check_pivots(self, settings: Iterable[Collection[str]]) -> None:
+        """Refuse a pivot by a setting that no run of a suite has.
+
+        Parameters
+        ----------
+        settings : iterable of Collection
+            The dotted names of the settings of each run.
+
+        Raises
+        ------
+        UserError
+            With the nearest name.
+        """
+        missing, known = {name for pivot in self.pivots for name in pivot[:2]}, set[str]()
+        for names in settings:
+            known.update(names)
+            if missing <= known:
+                return
+        if known:  # else no run is possible
+            raise unknown("setting of report.pivot", min(missing - known), sorted(known))
 
     def stored(self) -> dict[str, Any]:
         """Return the settings as ``suite.json`` keeps them; `read_report` reads them."""

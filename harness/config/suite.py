@@ -197,6 +197,7 @@ def make_suite(
     if report.same and not instead:  # which may leave an algorithm out
         free = report.chosen if tune is None else tuple(tune.settings)
         report.check_namesakes(_settings_by_algorithm(expanded, free))
+    report.check_pivots(_names(each.spec.model_dump()) for each in expanded if each.spec is not None)
     profile = profile if file.profiles else ""
     return Suite(name, str(file.title or name), profile, expanded, report, tune)
 
@@ -209,6 +210,17 @@ def _settings_by_algorithm(combinations: Sequence[Combination], chosen: Sequence
         if combination.spec is not None:
             keys.add(key_without(combination.spec, ("algorithm", "seed", *chosen)))
     return settings
+
+
+def _names(dump: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Return the dotted names of the settings of a run that are set."""
+    names = set[str]()
+    for name, value in dump.items():
+        if isinstance(value, Mapping):
+            names |= _names(value, f"{prefix}{name}.")
+        elif value is not None:
+            names.add(prefix + name)
+    return names
 
 
 def checked_name(name: Any) -> str:

@@ -56,12 +56,19 @@ def test_names_of_one_method_meet_in_a_setting_of_the_suite():
         read({"algorithm": ["fedavg", "fednova"]}, {"algorithm": ["fedprox"], "rounds": [3]}, report=three)
 
 
+def test_a_pivot_names_settings_of_runs():
+    """Or the report would fail when all runs are done."""
+    for wrong, near in (("algorithm.lrr", "algorithm.lr"), ("algorithm.alpha", "."), ("algorithm", ".")):
+        with pytest.raises(UserError, match=rf"setting of report\.pivot '{wrong}'.*{near}"):
+            suite(pivot=[["seed", "algorithm.lr"], ["seed", wrong]])
+
+
 def test_a_target_and_one_or_several_pivots_are_read():
-    one = suite(by="stationarity", target={"stationarity": "1e-2"}, pivot=["seed", "algorithm.alpha"])
-    assert one.target == ("stationarity", 0.01) and one.pivots == (("seed", "algorithm.alpha", None),)
-    two = suite(pivot=[["seed", "algorithm.alpha"], ["problem.kind", "algorithm.name", "bytes_to_target"]])
+    one = suite(by="stationarity", target={"stationarity": "1e-2"}, pivot=["seed", "algorithm.lr"])
+    assert one.target == ("stationarity", 0.01) and one.pivots == (("seed", "algorithm.lr", None),)
+    two = suite(pivot=[["seed", "algorithm.lr"], ["problem.kind", "algorithm.name", "bytes_to_target"]])
     assert two.pivots == (
-        ("seed", "algorithm.alpha", None),
+        ("seed", "algorithm.lr", None),
         ("problem.kind", "algorithm.name", "bytes_to_target"),
     )
     assert suite().target is None and suite().pivots == () and suite().along is None
