@@ -407,6 +407,9 @@ class MetricAbout(Shape):
     direction: Literal["max", "min"]
     format: Annotated[str, Field(max_length=16), AfterValidator(_format)]
     description: Name
+    unit: Name = ""
+    least: Number | None = None
+    most: Number | None = None
 
 
 class ReportSettings(Shape):

@@ -127,11 +127,9 @@ def _measure(name: str) -> Column | None:
     metric, (prefix, _) = described(name), split_measure(name)
     if metric is None:
         return TABLES["measure"].get(name)
-    meaning, _, unit = metric.description.rstrip("]").rpartition(" [")
+    better: Better = "high" if metric.direction == "max" else "low"
     where = f", {ELSEWHERE[prefix]}" if prefix else ""
-    return Column(
-        name, "number", unit, "high" if metric.direction == "max" else "low", "", f"{meaning}{where}"
-    )
+    return Column(name, "number", metric.scale, better, "", f"{metric.meaning}{where}")
 
 
 def dictionary() -> str:
