@@ -209,11 +209,11 @@ class DryClients(Clients):
         for model in [None] if self.pruned is None else self.pruned.models:
             problem = self.problem if model is None else model.problem
             smaller = points if model is None else tuple(map(model.take, points))
-            self._rows.layout(objective(problem), self.axes, smaller, batch.samples, places)
+            self._executor.layout(objective(problem), self.axes, smaller, batch.samples, places)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""
-        lead, result = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
+        lead, result = self.ids.shape, self._executor.measured(fn, self.axes, *arguments).result
         return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), result)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:

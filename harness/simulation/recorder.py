@@ -382,7 +382,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         **machine(),
         "device": str(device),
         **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
-        "vectorize": setup.rows.mode,
-        "threads": setup.rows.threads,
+        "vectorize": setup.executor.mode,
+        "threads": setup.executor.threads,
         **({} if setup.privacy is None else {"diagnostics": setup.diagnostics}),
     }

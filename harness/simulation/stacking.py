@@ -48,7 +48,7 @@ def obstacle(setup: Prepared) -> str | None:
     meta, problem, spec = setup.algorithm.meta, setup.problem, setup.spec
     if not meta.stackable:
         return f"algorithm {meta.name} decides per run"
-    if setup.rows.mode == "loop":
+    if setup.executor.mode == "loop":
         return "clients are run in a loop"
     if spec.model is not None and not MODELS[spec.model["name"]].ours:
         return "operations of a plugin's model may round by where an entry lies in memory"
