@@ -133,7 +133,7 @@ def test_fedbn_of_one_client_is_fedavg():
     one = random_federation([8], features=16)
     alone = replace(one, pool=one.pool._replace(x=one.pool.x.view(-1, 1, 4, 4)))
     plain = run_algorithm("fedavg", problem, alone, 3, **work).state.x
-    algorithm = make_algorithm("fedbn", **{k: v for k, v in work.items() if k != "rows"})
+    algorithm = make_algorithm("fedbn", **{k: v for k, v in work.items() if k != "executor"})
     state = run_algorithm(algorithm, problem, alone, 3, executor=ClientExecutor("loop")).state
     seen = algorithm.view(problem).predict(algorithm.model(state)[0], alone.pool.x)
     assert close(seen, problem.predict(plain, alone.pool.x), 1e-10)
