@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from harness.report.tables.columns import NONE
+from harness.report.tables.columns import NO_DIFFERENCE
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -58,7 +58,7 @@ class Value:
     def forms(self) -> tuple[str, ...]:
         """The ways in which a sentence may write it: with interval, without, and without its sign."""
         short = self.text.partition(" [")[0]
-        return self.text, short, short.lstrip(f"{NONE} +{MINUS}")
+        return self.text, short, short.lstrip(f"{NO_DIFFERENCE} +{MINUS}")
 
     def without_interval(self) -> Value:
         """Write it without its interval."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.report.tables.columns import NONE
+from harness.report.tables.columns import NO_DIFFERENCE
 from studies.results.boards import Boards, Row
 from studies.results.drawing import budget
 from studies.results.federations import Federation, federations
@@ -59,7 +59,9 @@ def page(boards: Boards) -> Page:
         cells = rows.setdefault(f"{one.method}, {one.federation}", {})
         cells["bytes a round"] = Value(one.size, text=f"{one.size:.2g}")
         level = one.verdict == LEVEL
-        cells[budget(one.epsilon)] = replace(points, text=f"{NONE} {points.text}") if level else points
+        cells[budget(one.epsilon)] = (
+            replace(points, text=f"{NO_DIFFERENCE} {points.text}") if level else points
+        )
     made.table("table", "method, data", ["bytes a round", *map(budget, budgets)], rows)
     for each in trusting:
         for epsilon in budgets[1:]:
