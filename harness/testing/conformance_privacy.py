@@ -388,11 +388,11 @@ def _reports(algorithm: Algorithm, task: Task, privacy: Privacy) -> list[Privacy
     try:
         simulation = simulate(algorithm, task, privacy=privacy, rounds=0)
         for _ in range(ROUNDS):
-            reports.append(simulation.ledger.report(DELTA, noise_multiplier=privacy.noise))
+            reports.append(simulation.ledger.report(DELTA, noise_multiplier=privacy.noise_multipliers))
             simulation.step()
     except Incompatible:
         return []
-    return [*reports, simulation.ledger.report(DELTA, noise_multiplier=privacy.noise)]
+    return [*reports, simulation.ledger.report(DELTA, noise_multiplier=privacy.noise_multipliers)]
 
 
 def _rates(ledger: Ledger, draw: Draw) -> set[float]:

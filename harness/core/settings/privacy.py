@@ -60,7 +60,7 @@ class PrivacyTerms:
             raise ValueError("privacy: the mechanism of a run needs sampling and adjacency")
 
     @property
-    def own(self) -> Noise | None:
+    def user_noise(self) -> Noise | None:
         """The noise of a user's mechanism; None: Gaussian noise.
 
         Raises
@@ -73,7 +73,7 @@ class PrivacyTerms:
     @property
     def order(self) -> int:
         """Which norm of a message is bounded: 2, or 1 for a user's mechanism."""
-        return 2 if self.own is None else 1
+        return 2 if self.user_noise is None else 1
 
     @property
     def unit(self) -> Unit:
@@ -256,6 +256,6 @@ class Privacy(PrivacyTerms):
         return self.adjacency == "replace" or self.sampling != "poisson"
 
     @property
-    def noise(self) -> float | NDArray[np.float64]:
+    def noise_multipliers(self) -> float | NDArray[np.float64]:
         """Noise multiplier of all clients, or of each, ``(total,)``."""
         return np.array(self.multipliers) if self.multipliers else self.noise_multiplier
