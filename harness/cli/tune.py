@@ -28,12 +28,12 @@ def tune_command(args: argparse.Namespace) -> int:
     suite = given_search(args)
     ends = run_suite(suite, work_options(args))
     from harness.report.folder import report_folder  # reports are slow to import
-    from harness.report.tables.chosen import choices, write_run_files
+    from harness.report.tables.chosen import tuned_cells, write_run_files
 
     store = results_folder(args.out)
-    chosen = choices(store.some_records(suite.name))
-    rows = [choice.row() for choice in chosen]
-    files = write_run_files(chosen, store.root / suite.name)
+    cells = tuned_cells(store.some_records(suite.name))
+    rows = [cell.row() for cell in cells]
+    files = write_run_files(cells, store.root / suite.name)
     if args.json:
         paths = {name: str(path) for name, path in files.items()}
         print(json.dumps([{**row, "file": paths.get(row[""])} for row in rows], indent=1))

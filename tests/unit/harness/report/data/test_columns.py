@@ -24,7 +24,7 @@ from harness.report.data.columns import (
     describe,
     dictionary,
 )
-from harness.report.tables.choice import names
+from harness.report.tables.named_columns import column_names
 from harness.report.tables.pivot import grids_csv
 from harness.simulation.plan import plan
 from tests.support.records import done, spec
@@ -135,7 +135,7 @@ def test_columns_of_committed_results_have_meanings():
 
 
 def test_every_listed_column_has_its_meaning():
-    assert all(names(leaderboard([done(spec(), accuracy=0.5)], baseline="fedavg")).values())
+    assert all(column_names(leaderboard([done(spec(), accuracy=0.5)], baseline="fedavg")).values())
 
 
 def test_the_page_of_columns_is_that_of_the_table():
