@@ -91,6 +91,11 @@ class Grid(NamedTuple):
         here = {key: place.text for key, place in self.places.items()}
         return [(row, [here.get((row, column), "") for column in self.columns]) for row in self.rows]
 
+    def worded(self) -> list[bool]:
+        """Return whether each column holds words, which stand at the left, and no numbers."""
+        texts = zip(*(texts for _, texts in self.lines()), strict=True)
+        return [any(own) and all(text[:1].isalpha() for text in own if text) for own in texts]
+
     def sheet(self) -> Sheet:
         """Return the texts for Markdown and LaTeX."""
         rows = [[name, *texts] for name, texts in self.lines()]

@@ -9,6 +9,7 @@ from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.tables import clients
 from harness.report.tables.clients import by_client
+from harness.report.tables.pivot import Grid, Place
 from harness.report.tables.privacy import meaning
 from harness.report.tables.rows import board_of
 from tests.support.records import done, evaluation, partition, private, spec, undone
@@ -169,6 +170,12 @@ def test_names_say_the_model_where_that_tells_rows_apart():
         "logistic",
         "mlp",
     }
+
+
+def test_columns_of_words_are_told_from_those_of_numbers():
+    texts = {("a", "who"): "fedavg, ditto", ("b", "who"): "", ("a", "far"): "317 kB", ("b", "far"): "none"}
+    places = {key: Place(text, {}, "") for key, text in texts.items()}
+    assert Grid("", "", "", ("a", "b"), ("who", "far", "nothing"), places).worded() == [True, False, False]
 
 
 def test_filters_have_the_names_that_conditions_have():
