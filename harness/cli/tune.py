@@ -20,7 +20,7 @@ from harness.core.errors import UserError
 from harness.executors.suites import run_suite
 
 SEEDS = "0..9"  # reported, of a run file
-OURS = "-tuned"  # added to the name of a file without a search
+TUNED_ENDING = "-tuned"  # added to the name of a file without a search
 
 
 def tune_command(args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def given_search(args: argparse.Namespace) -> Suite:
     if is_run_file(content):
         content = {"base": content, "report": {"by": search.get("metric", METRIC)}}
         over = {"seed": [SEEDS], **over}
-    name = args.name or f"{content.get('suite', path.stem)}{'' if content.get('tune') else OURS}"
+    name = args.name or f"{content.get('suite', path.stem)}{'' if content.get('tune') else TUNED_ENDING}"
     profile = args.profile if content.get("profiles") else ""
     return replace(searched_suite(content, profile, instead=over, search=search), name=checked_name(name))
 

@@ -173,8 +173,8 @@ class DataSpec(Section):
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
     @property
-    def called(self) -> str:
-        """Return the short name of the data: that of the file, or of the data set."""
+    def short_name(self) -> str:
+        """The short name of the data: that of the file, or of the data set."""
         return name_of_file(self.name, self.path, self.files) or self.name
 
     def encoder_settings(self, code: str | None = "") -> EncoderSettings | None:

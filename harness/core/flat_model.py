@@ -115,7 +115,7 @@ class Constants:
         return traits_of(module).constants or cls()
 
     def belong_to(self, module: nn.Module) -> None:
-        """Become the object of a module and all its parts."""
+        """Give a module and all its parts this object as theirs."""
         for part in module.modules():
             traits_of(part).constants = self
 

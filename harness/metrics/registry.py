@@ -77,7 +77,7 @@ RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not l
 
 #: Prefix of a measure -> metrics that are also evaluated on samples other than the test samples, or of the nodes'
 #: own models in gossip: their mean and the worst.
-ELSEWHERE = {
+PREFIXES = {
     "selection": ("accuracy", "worst_group", "eqopp", "auroc", "loss", "mae", "r2"),
     "train": ("accuracy", "eqopp"),
     "node": ("accuracy",),
@@ -96,8 +96,8 @@ def described(measure: str) -> Metric | None:
 
 
 def split_measure(measure: str) -> tuple[str, str]:
-    """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `ELSEWHERE`."""
-    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
+    """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `PREFIXES`."""
+    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in PREFIXES.items() for name in names}
     return parts.get(measure, ("", measure))
 
 

@@ -19,7 +19,7 @@ from harness.core.clients.row_table import RowTable
 from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
-from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
+from harness.metrics import METRICS, PREFIXES, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
@@ -77,13 +77,13 @@ def measure(
     predictions = predict(problem, federation, executor, model)
     if gossip and final and predictions.y_pred is not None:
         measured |= _of_nodes(problem, federation, executor, state.x)
-    for split in ELSEWHERE:
+    for split in PREFIXES:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
             values = evaluate(
-                predict(problem, federation, executor, model, split), federation.clients, ELSEWHERE[split]
+                predict(problem, federation, executor, model, split), federation.clients, PREFIXES[split]
             )
-            measured |= {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
+            measured |= {f"{split}_{name}": values[name] for name in PREFIXES[split] if name in values}
     return {**evaluate(predictions, federation.clients), **measured}, predictions
 
 
@@ -101,7 +101,7 @@ def _of_nodes(
     """Return mean and minimum over nodes of the values of a node's model ``(total, P)`` on all test samples."""
     measured: dict[str, float | None] = {}
     each = [predict(problem, federation, executor, model) for model in x]
-    for name in ELSEWHERE["node"]:
+    for name in PREFIXES["node"]:
         values = [METRICS[name].fn(predictions) for predictions in each]
         defined = [value for value in values if value is not None]
         measured[f"node_{name}"] = sum(defined) / len(defined) if defined else None

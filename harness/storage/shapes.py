@@ -155,7 +155,7 @@ class Meta(Shape):
 
 
 class Tested(Shape):
-    """Which samples a run is tested on, and the positive class of two."""
+    """The samples that a run is tested on, and the positive class of two."""
 
     samples: Whole | None = None
     digest: Name | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.settings.privacy_kinds import (
-    OURS,
+    BUILT_IN_MECHANISMS,
     USER_RECORDS,
     Adjacency,
     CentralPrivacy,
@@ -68,7 +68,7 @@ class PrivacyTerms:
         UserError
             If the mechanism is not registered, as in a process without its plugin.
         """
-        return None if self.spec.mechanism in OURS else noise_of(self.spec.mechanism)
+        return None if self.spec.mechanism in BUILT_IN_MECHANISMS else noise_of(self.spec.mechanism)
 
     @property
     def order(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 from harness import run
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.metrics import ATTACKED, ELSEWHERE, METRICS, Predictions, write_predictions
+from harness.metrics import ATTACKED, METRICS, PREFIXES, Predictions, write_predictions
 from harness.report import leaderboard, tidy
 from harness.report.data.clients import clients_table
 from harness.report.data.columns import (
@@ -73,7 +73,7 @@ def test_every_entry_is_whole_and_stands_once():
 
 
 def test_the_leaderboard_and_its_metrics_have_meanings():
-    prefixed = [f"{prefix}_{name}" for prefix, own in ELSEWHERE.items() for name in own]
+    prefixed = [f"{prefix}_{name}" for prefix, own in PREFIXES.items() for name in own]
     measures = [*METRICS, *ATTACKED, *prefixed, *TABLES["measure"]]
     assert not without_meaning(
         [*LEADERBOARD, *measures, *(f"{m}_{over}" for m in measures for over in ("mean", "std"))]
