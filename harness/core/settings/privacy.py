@@ -72,7 +72,7 @@ class PrivacyTerms:
 
     @property
     def order(self) -> int:
-        """Which norm of a message is bounded: 2, or 1 for a user's mechanism."""
+        """Order of the norm in which a message is bounded: 2, or 1 for a user's mechanism."""
         return 2 if self.user_noise is None else 1
 
     @property
