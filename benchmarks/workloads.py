@@ -146,7 +146,7 @@ class Ours:
             range(runs),
             cohort=cohort,
             start={name: value.to(device) for name, value in start.items()},
-            rows=ClientExecutor(mode, threads),
+            executor=ClientExecutor(mode, threads),
         )
 
     def vector(self) -> Tensor:

@@ -15,34 +15,46 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class DataError(ValueError):
-    """Unavailable or unusable data; the message gives the reason and a remedy.
+class Mistake(ValueError):
+    """An error that a user can mend; the message says how.
 
     Where it names several mistakes, ``errors`` has one error for each.
     """
 
-    errors: tuple[DataError, ...] = ()
+    errors: tuple[Mistake, ...] = ()
+
+
+class DataError(Mistake):
+    """Unavailable or unusable data; the message gives the reason and a remedy."""
 
 
 class FederationError(ValueError):
     """Invalid settings of a federation, or data that do not fit them."""
 
 
+def together(errors: Sequence[Mistake]) -> Mistake:
+    """Return one error that names all of some, of which there must be one; its class is one that all are of."""
+    every = {str(one): one for error in errors for one in (error.errors or (error,))}
+    first = next(iter(every.values()))
+    if len(every) == 1:
+        return first
+    kind = next(cls for cls in type(first).__mro__ if all(isinstance(one, cls) for one in every.values()))
+    whole: Mistake = kind(" ".join(f"({number}) {message}" for number, message in enumerate(every, 1)))
+    whole.errors = tuple(every.values())
+    return whole
+
+
 def tried(checks: Iterable[Callable[[], T]]) -> list[T]:
-    """Return what some checks return; raise one error that names all theirs."""
+    """Return what some checks return; raise the errors of all of them together."""
     values: list[T] = []
-    errors: list[DataError] = []
+    errors: list[Mistake] = []
     for check in checks:
         try:
             values.append(check())
-        except DataError as error:
-            errors += error.errors or [error]
-    if len(errors) == 1:
-        raise errors[0]
+        except Mistake as error:
+            errors.append(error)
     if errors:
-        whole = DataError(" ".join(f"({number}) {error}" for number, error in enumerate(errors, 1)))
-        whole.errors = tuple(errors)
-        raise whole
+        raise together(errors)
     return values
 
 

@@ -1,4 +1,4 @@
-"""Which samples of a data set are used, and which of every client's samples train, test and select."""
+"""The samples of a data set that are used, and those of every client that train, test and select."""
 
 from __future__ import annotations
 

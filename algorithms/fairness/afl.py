@@ -20,45 +20,23 @@ cohort redistributes its total weight among its members and mixes their incremen
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, register
 from harness.core.methods.derivatives import project_simplex
+from harness.core.methods.mixture import Mixture, ModelAndWeights
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class AFL(Descent, ServerUpdate):
-    """Descent on a mixture of the clients' losses, ascent in the mixture.
-
-    Attributes
-    ----------
-    lr, lr_weights : float
-        Step sizes of the model and of the mixture.
-    """
+class AFL(Mixture):
+    """Descent on a mixture of the clients' losses, ascent in the mixture."""
 
     meta: ClassVar = Meta(
         "afl", "fairness", ("erm",), "Mohri et al. 2019", "https://arxiv.org/abs/1902.00146"
     )
 
-    lr: float = step_size(0.1)
-    lr_weights: float = step_size(0.1, zero=True)
-
-    class State(NamedTuple):
-        """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
-
-        x: Tensor
-        weights: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model and equal weights."""
-        weights = torch.ones_like(clients.rows(start["x"][..., :1])) / clients.total
-        return self.server_init(self.State(start["x"], weights), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: ModelAndWeights, clients: Clients, channel: Channel) -> ModelAndWeights:
         """Run local SGD, mix the increments, and step the mixture along the losses."""
         x_t = channel.down(state.x)
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)

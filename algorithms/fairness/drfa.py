@@ -22,45 +22,25 @@ total weight anew, as in `afl`. A client that runs out of batches has its snapsh
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, register
 from harness.core.methods.derivatives import project_simplex
+from harness.core.methods.mixture import Mixture, ModelAndWeights
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DRFA(Descent, ServerUpdate):
-    """Local SGD on a mixture of the clients' losses; ascent in the mixture by the losses at a random local step.
-
-    Attributes
-    ----------
-    lr, lr_weights : float
-        Step sizes of the model and of the mixture.
-    """
+class DRFA(Mixture):
+    """Local SGD on a mixture of the clients' losses; ascent in the mixture by the losses at a random local step."""
 
     meta: ClassVar = Meta(
         "drfa", "fairness", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2102.12660"
     )
 
-    lr: float = step_size(0.1)
-    lr_weights: float = step_size(0.1, zero=True)
-
-    class State(NamedTuple):
-        """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
-
-        x: Tensor
-        weights: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model and equal weights."""
-        weights = torch.ones_like(clients.rows(start["x"][..., :1])) / clients.total
-        return self.server_init(self.State(start["x"], weights), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: ModelAndWeights, clients: Clients, channel: Channel) -> ModelAndWeights:
         """Run local SGD, mix the increments, and step the mixture along the losses at the mixed snapshot."""
         x = x_t = snapshot = channel.down(state.x)
         m = None

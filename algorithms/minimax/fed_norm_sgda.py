@@ -23,19 +23,18 @@ y is projected after every step, and its direction is the sum of gradients, not 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from harness.core import Channel, Clients, Meta, positive, register
-from harness.core.methods.descent_ascent import DescentAscent
+from harness.core.methods.descent_ascent import Snapshot, SnapshotDescentAscent
 from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNormSGDA(DescentAscent):
+class FedNormSGDA(SnapshotDescentAscent):
     """Local descent ascent with each client's direction divided by its number of steps.
 
     Attributes
@@ -58,18 +57,7 @@ class FedNormSGDA(DescentAscent):
     normalize: bool = True
     snapshot_rounds: int | None = positive(None)
 
-    class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
-
-        x: Tensor
-        y: Tensor
-        xs: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point, which is the first snapshot."""
-        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Snapshot, clients: Clients, channel: Channel) -> Snapshot:
         """Take each client's number of local steps, then step along the mean normalized direction."""
         pattern = torch.tensor(self.own_steps or (self.local_steps,))
         steps = pattern[torch.arange(clients.total) % len(pattern)]

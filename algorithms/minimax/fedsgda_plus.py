@@ -47,3 +47,7 @@ class FedSGDAPlus(LocalSGDAPlus):
 
     server_lr: float = 1.5
     server_lr_y: float | None = positive(None)
+
+    def server_rate(self, name: str) -> float:
+        """Return the server's step size for x or y."""
+        return self.server_lr_y if name == "y" and self.server_lr_y is not None else self.server_lr

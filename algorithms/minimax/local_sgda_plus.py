@@ -23,17 +23,15 @@ average.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-from torch import Tensor
+from typing import ClassVar
 
 from harness.core import Channel, Clients, Meta, positive, register
-from harness.core.methods.descent_ascent import DescentAscent
+from harness.core.methods.descent_ascent import Snapshot, SnapshotDescentAscent
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDAPlus(DescentAscent):
+class LocalSGDAPlus(SnapshotDescentAscent):
     """Local descent in x at the client's point and ascent in y at the snapshot, averaged after some steps.
 
     Attributes
@@ -49,18 +47,7 @@ class LocalSGDAPlus(DescentAscent):
 
     snapshot_rounds: int = positive(5)
 
-    class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
-
-        x: Tensor
-        y: Tensor
-        xs: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point, which is the first snapshot."""
-        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Snapshot, clients: Clients, channel: Channel) -> Snapshot:
         """Take local steps with ascent gradients at the snapshot, then apply the mean increments."""
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
         x, y = x_t, y_t = channel.down(state.x, state.y)

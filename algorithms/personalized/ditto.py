@@ -20,17 +20,15 @@ gradient is clipped with the penalty ``lambda / 2 ||v - w||^2`` included, as in 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-from torch import Tensor
+from typing import ClassVar
 
 from harness.core import Channel, Clients, Increment, Meta, not_negative, positive, register, step_size
-from harness.core.methods.personal import Personalized
+from harness.core.methods.personal import OwnModels, PersonalModels
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ditto(Personalized):
+class Ditto(PersonalModels):
     """FedAvg, and separate local training with a pull toward the received global model.
 
     Attributes
@@ -51,17 +49,7 @@ class Ditto(Personalized):
     tie: float = not_negative(0.01)
     personal_epochs: int | None = positive(None)
 
-    class State(NamedTuple):
-        """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
-
-        x: Tensor
-        pi: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start all models from the problem's model."""
-        return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: OwnModels, clients: Clients, channel: Channel) -> OwnModels:
         """Take local steps on both models, then apply the mean increment of the global one."""
         x_t, batches = channel.down(state.x), clients.batches(self)
         x = self.descend(x_t, batches, clients.grad, lr=self.lr)
@@ -74,7 +62,3 @@ class Ditto(Personalized):
         return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(
             pi=clients.put(state.pi, p)
         )
-
-    def model(self, state: State) -> Tensor:
-        """Return the personal models."""
-        return state.pi

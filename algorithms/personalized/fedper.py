@@ -18,17 +18,15 @@ Deviations: the personal layer is the last linear one; all heads start equal.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-from torch import Tensor
+from typing import ClassVar
 
 from harness.core import Channel, Clients, Increment, Meta, register, step_size
-from harness.core.methods.personal import Personalized, Split
+from harness.core.methods.personal import OwnHeads, PersonalHeads
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Personalized, Split):
+class FedPer(PersonalHeads):
     """Local SGD on the whole model; only the extractor is averaged.
 
     Attributes
@@ -43,17 +41,7 @@ class FedPer(Personalized, Split):
 
     lr: float = step_size(0.01)
 
-    class State(NamedTuple):
-        """The shared extractor, ``(..., P)``, and the heads that clients keep, ``(..., total, Q)``."""
-
-        u: Tensor
-        vi: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start every client from the same model."""
-        return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: OwnHeads, clients: Clients, channel: Channel) -> OwnHeads:
         """Take joint local steps, then apply the mean increment of what is shared."""
         u = u_t = channel.down(state.u)
         v, m = clients.take(state.vi), None

@@ -22,17 +22,15 @@ the averaged extractor with each client's head.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
-
-from torch import Tensor
+from typing import ClassVar
 
 from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
-from harness.core.methods.personal import Personalized, Split
+from harness.core.methods.personal import OwnHeads, PersonalHeads
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Personalized, Split):
+class FedRep(PersonalHeads):
     """Local SGD on the head, then on the extractor with the new head.
 
     Attributes
@@ -51,17 +49,7 @@ class FedRep(Personalized, Split):
     lr_v: float = step_size(0.01)
     head_epochs: int | None = positive(None)
 
-    class State(NamedTuple):
-        """The extractor ``(..., P)`` and the clients' heads ``(..., total, Q)``."""
-
-        u: Tensor
-        vi: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start every client from the same model."""
-        return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: OwnHeads, clients: Clients, channel: Channel) -> OwnHeads:
         """Train heads, then extractors, locally; then apply the mean increment of the extractors."""
         u_t = channel.down(state.u)
         heads = clients.batches(self, stream="head", epochs=self.head_epochs)

@@ -20,17 +20,15 @@ Deviations: the inner problem is solved by K steps of size ``lr_inner`` on one b
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-from torch import Tensor
+from typing import ClassVar
 
 from harness.core import Channel, Clients, Increment, Meta, positive, register, step_size
-from harness.core.methods.personal import Personalized
+from harness.core.methods.personal import OwnModels, PersonalModels
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Personalized):
+class PFedMe(PersonalModels):
     """Local steps of the global model toward personal models, which are pulled toward it.
 
     Attributes
@@ -52,17 +50,7 @@ class PFedMe(Personalized):
     tie: float = positive(15.0)
     inner_steps: int = positive(5)
 
-    class State(NamedTuple):
-        """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
-
-        x: Tensor
-        pi: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start all models from the problem's model."""
-        return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: OwnModels, clients: Clients, channel: Channel) -> OwnModels:
         """Step the personal model, then the local one toward it, on every batch; apply the mean increment."""
         x = x_t = channel.down(state.x)
         p, m = clients.take(state.pi), None
@@ -73,7 +61,3 @@ class PFedMe(Personalized):
             x = x - batch.active * self.lr * self.tie * (x - p)
         dx = channel.mean(Increment(x, of=x_t), weighting="uniform")
         return self.server_step(state, x=dx)._replace(pi=clients.put(state.pi, p))
-
-    def model(self, state: State) -> Tensor:
-        """Return the personal models."""
-        return state.pi

@@ -24,24 +24,22 @@ prunes after its first exchange of a round. Labels at the server are our option.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register, step_size
+from harness.core import Channel, Clients, Meta, positive, register
 from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
+from harness.core.methods.vertical import Networks, Vertical
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LVFL(Descent):
+class LVFL(Vertical):
     """Local iterations on stale embeddings.
 
     Attributes
     ----------
-    lr : float
-        Step size of parties and server.
     iterations : int
         Local iterations per exchange, E.
     labels : {"everywhere", "server"}
@@ -56,22 +54,11 @@ class LVFL(Descent):
         stackable=False,
     )  # fmt: skip
 
-    lr: float = step_size(0.01)
     iterations: int = positive(5)
     labels: Literal["everywhere", "server"] = "everywhere"
     resend: bool = True
 
-    class State(NamedTuple):
-        """The server's network ``(P,)`` and the parties' ``(K, Q)``."""
-
-        x: Tensor
-        y: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's networks; all parties start equal."""
-        return self.State(start["x"], clients.rows(start["y"]))
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Networks, clients: Clients, channel: Channel) -> Networks:
         """Exchange embeddings, prune, and iterate locally; once per batch."""
         backward = torch.func.grad(clients.problem.loss, argnums=(0, 1))
         everywhere = self.labels == "everywhere"
@@ -96,8 +83,4 @@ class LVFL(Descent):
                 gx, _ = backward(x, sent, labels)
                 x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
                 y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
-        return self.State(x, y)
-
-    def model(self, state: State) -> tuple[Tensor, Tensor]:
-        """Return the server's and the parties' networks."""
-        return state.x, state.y
+        return Networks(x, y)

@@ -18,44 +18,26 @@ Deviations: all parties step at the same time on the same batch. Labels are at t
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, register, step_size
+from harness.core import Channel, Clients, Meta, register
 from harness.core.clients.parties import linearized_loss, with_gradients
+from harness.core.methods.vertical import Networks, Vertical
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SplitNN(Descent):
-    """SGD on the joint network, cut at the embeddings.
-
-    Attributes
-    ----------
-    lr : float
-        Step size of parties and server.
-    """
+class SplitNN(Vertical):
+    """SGD on the joint network, cut at the embeddings."""
 
     meta: ClassVar = Meta(
         "splitnn", "vertical", ("vertical",), "Vepakomma et al. 2018", "https://arxiv.org/abs/1812.00564",
         stackable=False,
     )  # fmt: skip
 
-    lr: float = step_size(0.01)
-
-    class State(NamedTuple):
-        """The server's network ``(P,)`` and the parties' ``(K, Q)``."""
-
-        x: Tensor
-        y: Tensor
-
-    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's networks; all parties start equal."""
-        return self.State(start["x"], clients.rows(start["y"]))
-
-    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+    def round(self, state: Networks, clients: Clients, channel: Channel) -> Networks:
         """Send embeddings to the server and gradients to the parties; step after each exchange."""
         backward = torch.func.grad(clients.problem.loss, argnums=(0, 1))
         x, y = state
@@ -68,8 +50,4 @@ class SplitNN(Descent):
             gy = clients.gradient(linearized_loss, y, batch=received)
             x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
             y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
-        return self.State(x, y)
-
-    def model(self, state: State) -> tuple[Tensor, Tensor]:
-        """Return the server's and the parties' networks."""
-        return state.x, state.y
+        return Networks(x, y)

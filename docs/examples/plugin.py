@@ -58,7 +58,7 @@ class LocalMomentum(Descent):
         return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
-@metric("max", ".4f", "share")
+@metric("max", ".4f", "share", within=(0, 1))
 def median_client(p: Predictions) -> float | None:
     """Accuracy of the median client."""
     right, held = np.bincount(p.client, weights=p.hit), np.bincount(p.client)

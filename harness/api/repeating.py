@@ -11,7 +11,7 @@ import pandas as pd
 
 from datasets.errors import DataError
 from datasets.opening import FORMATS
-from harness.config.code import NONE
+from harness.config.code import NO_CODE
 from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
 from harness.core.errors import UserError, unknown
@@ -103,7 +103,7 @@ def repeat_row(
     runs = {one: identify(spec) for one, spec in specs.items()}
     store = results_folder(work.root).open()
     earlier = sum(store.folder(id).status == "done" for id in runs.values())
-    codes = {one: row.codes.get(one, NONE) if spec.privacy else None for one, spec in specs.items()}
+    codes = {one: row.codes.get(one, NO_CODE) if spec.privacy else None for one, spec in specs.items()}
     for code in dict.fromkeys(codes.values()):
         execution = replace(work.execution, noise_code=code, diagnostics=_unprotected(row))
         same = {runs[one]: specs[one] for one in specs if codes[one] == code}

@@ -116,7 +116,7 @@ class SuiteProgress(Follower):
 
 def run_label(spec: RunSpec) -> str:
     """Return the label of a run, such as ``fedavg on adult, ε 2, beta 0.9, seed 3``."""
-    on = spec.data.called if spec.data else spec.problem["kind"]
+    on = spec.data.short_name if spec.data else spec.problem["kind"]
     epsilon = spec.privacy.epsilon if spec.privacy else None
     ratios = {name: getattr(spec.compression, name) for name in ("alpha", "beta")}
     parts = [

@@ -37,8 +37,8 @@ from harness.report.data.recommendation import rated_rows, within_bounds
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
-from harness.report.tables.choice import choose, names
 from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.named_columns import column_names, columns_named
 from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
 from harness.storage.store import Store
@@ -58,11 +58,13 @@ def leaderboard_command(args: argparse.Namespace) -> int:
                 f"no row is within {' and '.join(map(str, conditions))}; recommend says why", markup=False
             )
     if args.columns == "help":
-        print_rows([{"name": name, "meaning": about} for name, about in names(frame).items()], "Columns")
+        print_rows(
+            [{"name": name, "meaning": about} for name, about in column_names(frame).items()], "Columns"
+        )
         return 0
-    chosen = [] if args.columns is None else choose(frame, args.columns.split(","))
-    columns = [choice.column for choice in chosen] or None
-    names_of_columns = list(dict.fromkeys(name for choice in chosen for name in choice.names))
+    chosen = [] if args.columns is None else columns_named(frame, args.columns.split(","))
+    columns = [one.column for one in chosen] or None
+    names_of_columns = list(dict.fromkeys(name for one in chosen for name in one.names))
     part = frame[names_of_columns] if chosen else frame
     board = Board.of(frame, results)
     best = _in_bold(results, narrow_columns(board) if columns is None else columns, args)

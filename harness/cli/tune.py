@@ -20,7 +20,7 @@ from harness.core.errors import UserError
 from harness.executors.suites import run_suite
 
 SEEDS = "0..9"  # reported, of a run file
-OURS = "-tuned"  # added to the name of a file without a search
+TUNED_ENDING = "-tuned"  # added to the name of a file without a search
 
 
 def tune_command(args: argparse.Namespace) -> int:
@@ -28,12 +28,12 @@ def tune_command(args: argparse.Namespace) -> int:
     suite = given_search(args)
     ends = run_suite(suite, work_options(args))
     from harness.report.folder import report_folder  # reports are slow to import
-    from harness.report.tables.chosen import choices, write_run_files
+    from harness.report.tables.chosen import tuned_cells, write_run_files
 
     store = results_folder(args.out)
-    chosen = choices(store.some_records(suite.name))
-    rows = [choice.row() for choice in chosen]
-    files = write_run_files(chosen, store.root / suite.name)
+    cells = tuned_cells(store.some_records(suite.name))
+    rows = [cell.row() for cell in cells]
+    files = write_run_files(cells, store.root / suite.name)
     if args.json:
         paths = {name: str(path) for name, path in files.items()}
         print(json.dumps([{**row, "file": paths.get(row[""])} for row in rows], indent=1))
@@ -58,7 +58,7 @@ def given_search(args: argparse.Namespace) -> Suite:
     if is_run_file(content):
         content = {"base": content, "report": {"by": search.get("metric", METRIC)}}
         over = {"seed": [SEEDS], **over}
-    name = args.name or f"{content.get('suite', path.stem)}{'' if content.get('tune') else OURS}"
+    name = args.name or f"{content.get('suite', path.stem)}{'' if content.get('tune') else TUNED_ENDING}"
     profile = args.profile if content.get("profiles") else ""
     return replace(searched_suite(content, profile, instead=over, search=search), name=checked_name(name))
 

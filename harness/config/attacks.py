@@ -1,4 +1,4 @@
-"""Which attacks a run is measured by."""
+"""The attacks that a run is measured by."""
 
 from __future__ import annotations
 

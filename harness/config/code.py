@@ -27,7 +27,7 @@ PROJECT = "fedfrontier"
 #: Packages whose arithmetic or accounting decides what is released.
 ARITHMETIC = ("torch", "numpy", "scipy", "opacus", "dp-accounting")
 #: What older records have instead of a digest: their noise is keyed by the id alone.
-NONE = "none"
+NO_CODE = "none"
 DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -81,7 +81,7 @@ def is_known(thing: object) -> bool:
 
 def noise_name(id: str, code: str) -> str:
     """Return the key of all that protects a run, from its id and the digest of the code."""
-    return id if code == NONE else f"{id} {code}"
+    return id if code == NO_CODE else f"{id} {code}"
 
 
 def paired_name(seed: int) -> str:
@@ -90,17 +90,17 @@ def paired_name(seed: int) -> str:
 
 
 def checked_code(digest: str) -> str:
-    """Return a digest as ``spec.json`` has it, or `NONE`.
+    """Return a digest as ``spec.json`` has it, or `NO_CODE`.
 
     Raises
     ------
     UserError
         If it is neither.
     """
-    if digest != NONE and not DIGEST.fullmatch(digest):
+    if digest != NO_CODE and not DIGEST.fullmatch(digest):
         raise UserError(
-            f"noise-code: the 32 hexadecimal digits of a row's column noise_code, or {NONE} for records that have "
-            f"none, given {digest!r}"
+            f"noise-code: the 32 hexadecimal digits of a row's column noise_code, or {NO_CODE} for records that "
+            f"have none, given {digest!r}"
         )
     return digest
 

@@ -11,7 +11,7 @@ from harness.config.searches import LENGTHS, step_sizes
 from harness.config.suite import Suite, make_suite
 from harness.config.tune import SPLIT
 from harness.core.errors import Incompatible
-from harness.metrics import ELSEWHERE
+from harness.metrics import PREFIXES
 
 # Ranges that bind are widened, see `harness.config.tune`.
 STEP_SIZE = {"log_uniform": [0.003, 3]}
@@ -76,7 +76,7 @@ def searched_suite(
             raise Incompatible(str(untuned.combinations[0].reason))
         section["settings"] = deepcopy(default_ranges(specs))
         by = untuned.report.by
-        section.setdefault("metric", by if by in ELSEWHERE[SPLIT] else METRIC)
+        section.setdefault("metric", by if by in PREFIXES[SPLIT] else METRIC)
         if any(spec.partition is not None and not spec.partition.selection for spec in specs):
             over.setdefault("partition.selection", [SELECTION])
     return make_suite({**plain, "tune": section}, profile, name, over)

@@ -18,13 +18,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
 from datasets.encoders import ENCODERS, EncoderSettings
-from datasets.errors import DataError
+from datasets.errors import DataError, together, tried
 from datasets.formats import FILES, POLICIES, Reading, as_list, name_of_file, parse_address, read_factor
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
-from harness.core.errors import UserError, together, tried, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy_section import PrivacyFields
 from harness.core.settings.section import Section
@@ -43,9 +43,9 @@ class Named(dict[str, Any]):
         What they make.
     """
 
-    def __init__(self, content: Mapping[str, Any], part: Any = None) -> None:
+    def __init__(self, content: Mapping[str, Any], made: Any = None) -> None:
         super().__init__(content)
-        self.made = part
+        self.made = made
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
@@ -173,8 +173,8 @@ class DataSpec(Section):
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
     @property
-    def called(self) -> str:
-        """Return the short name of the data: that of the file, or of the data set."""
+    def short_name(self) -> str:
+        """The short name of the data: that of the file, or of the data set."""
         return name_of_file(self.name, self.path, self.files) or self.name
 
     def encoder_settings(self, code: str | None = "") -> EncoderSettings | None:

@@ -34,7 +34,7 @@ from privacy.own_mechanism import MECHANISMS
 algorithms.load()
 
 Facts = dict[str, Any]
-OURS = {
+MECHANISM_TEXTS = {
     "independent": "Gaussian noise, of its own for every release.",
     "banded": "Gaussian noise that is correlated between rounds.",
 }
@@ -47,7 +47,7 @@ KINDS: dict[str, Any] = {
     "encoder": ENCODERS,
     "model": models.MODELS,
     "partition": ChainMap(PARTITIONS, VERTICAL),
-    "privacy": ChainMap(OURS, MECHANISMS),
+    "privacy": ChainMap(MECHANISM_TEXTS, MECHANISMS),
     "problem": PROBLEMS,
     "topology": TOPOLOGIES,
 }
@@ -87,7 +87,7 @@ def _described(kind: str, name: str) -> Facts:
         case "model":
             return {"defaults": to_jsonable_python(models.complete(name, {})), "row": models.describe(name)}
         case "privacy":
-            return {"row": {"about": part} if name in OURS else _about(part.defined)}
+            return {"row": {"about": part} if name in MECHANISM_TEXTS else _about(part.defined)}
         case "problem":
             row = {"kind": part.kind, "data": part.data, "about": part.about}
             return {"version": part.version, "defaults": _defaults(part.settings), "row": row}

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from datasets.errors import DataError
+from datasets.errors import DataError, together
 from harness.config.yaml import bounded, shown
-from harness.core.errors import UserError, together, unknown
+from harness.core.errors import UserError, unknown
 from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth, plainly
 
 T = TypeVar("T")

@@ -49,7 +49,7 @@ from harness.config.settings import construct
 from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.errors import UserError, unknown
-from harness.metrics import ELSEWHERE
+from harness.metrics import PREFIXES
 
 SPLIT = "selection"
 SHARED = "compression"  # the section whose values may share a search
@@ -59,7 +59,7 @@ OPTUNA = "Sampler"  # how names of Optuna's samplers end
 FIRST_SEED, SEEDS = 10**6, 10**8  # of searches by a surface: the first, and how many there are
 WIDENINGS = 2  # of the ranges of a search by a surface, at most
 ADDED = 1 / 3  # of the length of a range, and of the number of settings, for every end that is widened
-MOST = 1000  # settings
+MOST_SETTINGS = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.
 TUNABLE = (
@@ -72,8 +72,8 @@ SECTIONS = {*TUNED_SECTIONS, *RunSpec.model_fields}
 
 def _metric(name: str) -> str:
     """Return the name of a metric of the selection samples."""
-    if name not in ELSEWHERE[SPLIT]:
-        raise unknown(f"metric of the {SPLIT} samples", name, ELSEWHERE[SPLIT])
+    if name not in PREFIXES[SPLIT]:
+        raise unknown(f"metric of the {SPLIT} samples", name, PREFIXES[SPLIT])
     return name
 
 
@@ -96,7 +96,7 @@ def _three(given: Any) -> Any:
     return given
 
 
-Count = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MOST_SETTINGS)]
 
 
 @dataclass(frozen=True)

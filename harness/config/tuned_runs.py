@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.config.ranges import WHOLE, Range
 from harness.config.searches import Search, families, searches, with_settings
 from harness.config.sweep import Combination
-from harness.config.tune import ADDED, MOST, WIDENINGS, SurfaceTune, TuneSpec
+from harness.config.tune import ADDED, MOST_SETTINGS, WIDENINGS, SurfaceTune, TuneSpec
 from harness.core.errors import UserError
 
 #: Why there may be further runs, as they follow each other.
@@ -125,7 +125,7 @@ def _values(over: Range) -> int:
     if over.kind == "choice":
         return len(over.bounds)
     low, high = over.bounds
-    return high - low + 1 if over.kind in WHOLE else 1 if low == high else MOST
+    return high - low + 1 if over.kind in WHOLE else 1 if low == high else MOST_SETTINGS
 
 
 def _seeds(search: Search, tune: SurfaceTune) -> tuple[int, int]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeVar
 
-T = TypeVar("T")
+from datasets.errors import Mistake
 
 MOST_NAMES = 100  # allowed names that are listed; of more, the nearest are
 NEAREST = 8
@@ -16,14 +15,11 @@ PLUGIN_KINDS = (
 )  # fmt: skip
 
 
-class UserError(ValueError):
+class UserError(Mistake):
     """An invalid request; exit code 2. The message states what was given and what is allowed.
 
-    The message is one line; characters that are not printable are escaped. Where it names several mistakes,
-    ``errors`` has one error for each.
+    The message is one line; characters that are not printable are escaped.
     """
-
-    errors: tuple[UserError, ...] = ()
 
     def __init__(self, message: str = "") -> None:
         text = " ".join(message.splitlines())
@@ -32,30 +28,6 @@ class UserError(ValueError):
 
 class Incompatible(UserError):
     """Settings that are valid individually but not together; a suite skips such a combination."""
-
-
-def together(errors: Sequence[UserError]) -> UserError:
-    """Return one error that names all of some, of which there must be one."""
-    every = {str(one): one for error in errors for one in (error.errors or (error,))}
-    if len(every) == 1:
-        return next(iter(every.values()))
-    kind = Incompatible if all(isinstance(one, Incompatible) for one in every.values()) else UserError
-    whole = kind(" ".join(f"({number}) {message}" for number, message in enumerate(every, 1)))
-    whole.errors = tuple(every.values())
-    return whole
-
-
-def tried(checks: Iterable[Callable[[], T]]) -> list[T]:
-    """Return what some checks return; raise the errors of all of them together."""
-    values, errors = [], []
-    for check in checks:
-        try:
-            values.append(check())
-        except UserError as error:
-            errors.append(error)
-    if errors:
-        raise together(errors)
-    return values
 
 
 class Interrupted(UserError):

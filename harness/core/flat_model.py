@@ -29,6 +29,8 @@ NORMS = (nn.GroupNorm, nn.LayerNorm)
 Start = Callable[[torch.Generator], Tensor]
 #: Why a module is taken in loops: they are faster; torch cannot vectorize it over clients, nor over samples.
 Loops = Literal["faster", "clients", "samples"]
+#: Law of start values; those of a module that starts as it is constructed are set by `set_start`.
+Initializer = Literal["default", "xavier", "kaiming", "own"]
 
 
 @dataclass
@@ -38,7 +40,9 @@ class Traits:
     Attributes
     ----------
     start : Start or None
-        Draws its start values.
+        Draws its start values, in place of ``initializer``.
+    initializer : {"default", "xavier", "kaiming", "own"}
+        Law of the start values of its layers, see `Ravel.init`.
     loops : {"faster", "clients", "samples"} or None
         Why it is taken in loops.
     computes : torch.dtype or None
@@ -48,6 +52,7 @@ class Traits:
     """
 
     start: Start | None = None
+    initializer: Initializer = "default"
     loops: Loops | None = None
     computes: torch.dtype | None = None
     constants: Constants | None = None
@@ -110,7 +115,7 @@ class Constants:
         return traits_of(module).constants or cls()
 
     def belong_to(self, module: nn.Module) -> None:
-        """Become the object of a module and all its parts."""
+        """Give a module and all its parts this object as theirs."""
         for part in module.modules():
             traits_of(part).constants = self
 
@@ -218,9 +223,8 @@ class Ravel:
     ----------
     module : nn.Module
         Supplies the computation, the shapes and the values of buffers, which are not copied; the values of its
-        parameters are not used. None may be frozen, see `freeze`. Its attribute
-        ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`, unless `set_start` gave it
-        start values. It computes in the type of the `Traits` of its layers; outputs have the dtype of the vector.
+        parameters are not used. None may be frozen, see `freeze`. Its `Traits` select how it starts, and those of
+        its layers the type that it computes in; outputs have the dtype of the vector.
         A parameter may have several names, as under weight tying.
 
     Attributes
@@ -339,7 +343,7 @@ class Ravel:
         """
         if (start := start_of(self.module)) is not None:
             return start(generator)
-        rule = getattr(self.module, "initializer", "default")
+        rule = traits_of(self.module).initializer
         drawn = {name: torch.zeros(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
         for prefix, layer in self.module.named_modules():
             path = f"{prefix}." if prefix else ""

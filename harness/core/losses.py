@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.core.execution.exact.functions import softplus
 
-FEW = 8  # classes up to which operations on whole columns of scores are faster than on rows
+FEW_CLASSES = 8  # classes up to which operations on whole columns of scores are faster than on rows
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     columns = scores.unbind(-1)
     if len(columns) == 2:
         return softplus((columns[1] - columns[0]) * torch.rsub(labels, 1, alpha=2))
-    if len(columns) > FEW:
+    if len(columns) > FEW_CLASSES:
         return -scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     largest = reduce(torch.maximum, columns).detach()
     total = reduce(torch.add, [(column - largest).exp() for column in columns])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
-from operator import itemgetter
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,13 @@ from harness.core.errors import Incompatible
 from harness.core.flat_model import NORMS, constants_digest
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
-Runs = list[tuple[bool, int]]  # consecutive coordinates of a model: whether they are set apart, how many
+
+
+class Span(NamedTuple):
+    """Consecutive coordinates of a model: whether they are set apart, and how many there are."""
+
+    apart: bool
+    size: int
 
 
 def identity(y: Tensor) -> Tensor:
@@ -207,28 +213,31 @@ def set_apart(problem: Problem, part: Literal["extractor", "norms"]) -> Problem:
 def share_parameters(problem: Problem, names: Collection[str]) -> Problem:
     """Return a problem in two variables: x are the model's parameters of these names, y the rest."""
     assert problem.module is not None
-    sizes = [(name not in names, p.numel()) for name, p in problem.module.named_parameters()]
-    return _in_two(problem, _merged(sizes))
+    spans = [Span(name not in names, p.numel()) for name, p in problem.module.named_parameters()]
+    return _in_two(problem, _merged(spans))
 
 
-def _in_two(problem: Problem, runs: Runs) -> Problem:
+def _in_two(problem: Problem, spans: list[Span]) -> Problem:
     """Return a problem in two variables: y is what is set apart, x the rest."""
     predict, loss = problem.predict, problem.loss
     assert predict is not None
 
-    sizes = {apart: [n for side, n in runs if side == apart] for apart in (False, True)}
+    sizes = {apart: [span.size for span in spans if span.apart == apart] for apart in (False, True)}
     shared = sum(sizes[False])
 
     def whole(x: Tensor, y: Tensor) -> Tensor:
         pieces = {False: iter(x.split(sizes[False], -1)), True: iter(y.split(sizes[True], -1))}
-        return torch.cat([next(pieces[side]) for side, _ in runs], -1)
+        return torch.cat([next(pieces[span.apart]) for span in spans], -1)
 
     def ordered(model: Tensor) -> Tensor:
         return whole(model[..., :shared], model[..., shared:])
 
     def init(generator: torch.Generator) -> dict[str, Tensor]:
-        pieces = list(zip(runs, problem.init(generator)["x"].split([n for _, n in runs]), strict=True))
-        x, y = (torch.cat([piece for (side, _), piece in pieces if side == apart]) for apart in (False, True))
+        start = problem.init(generator)["x"].split([span.size for span in spans])
+        pieces = list(zip(spans, start, strict=True))
+        x, y = (
+            torch.cat([piece for span, piece in pieces if span.apart == apart]) for apart in (False, True)
+        )
         return {"x": x, "y": y}
 
     return replace(
@@ -238,25 +247,28 @@ def _in_two(problem: Problem, runs: Runs) -> Problem:
         predict=lambda m, inputs: predict(ordered(m), inputs),
         ordered=ordered,
         rebuild=None,
-        shapes=(_shapes(problem, runs, False), _shapes(problem, runs, True)),
+        shapes=(_shapes(problem, spans, False), _shapes(problem, spans, True)),
         halves=None,
         cut=None,
     )
 
 
-def _merged(sizes: Iterable[tuple[bool, int]]) -> Runs:
-    return [(apart, sum(n for _, n in run)) for apart, run in groupby(sizes, key=itemgetter(0))]
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans with neighbors on one side joined."""
+    return [
+        Span(apart, sum(span.size for span in some)) for apart, some in groupby(spans, attrgetter("apart"))
+    ]
 
 
-def _shapes(problem: Problem, runs: Runs, apart: bool) -> tuple[torch.Size, ...]:
+def _shapes(problem: Problem, spans: Iterable[Span], apart: bool) -> tuple[torch.Size, ...]:
     """Return the shapes of the model's tensors that are, or are not, set apart."""
     assert problem.module is not None
-    owners = (side for side, count in runs for _ in range(count))
+    owners = (span.apart for span in spans for _ in range(span.size))
     tensors = [(next(islice(owners, p.numel() - 1, None)), p.shape) for p in problem.module.parameters()]
     return tuple(shape for side, shape in tensors if side == apart)
 
 
-def _extractor_first(problem: Problem) -> Runs:
+def _extractor_first(problem: Problem) -> list[Span]:
     cut = split_model(problem).cut
     if cut is None:
         raise Incompatible(
@@ -264,22 +276,22 @@ def _extractor_first(problem: Problem) -> Runs:
             "model into factors; use kind lora"
         )
     assert problem.module is not None
-    return [(True, cut), (False, sum(p.numel() for p in problem.module.parameters()) - cut)]
+    return [Span(True, cut), Span(False, sum(p.numel() for p in problem.module.parameters()) - cut)]
 
 
-def _norms(problem: Problem) -> Runs:
+def _norms(problem: Problem) -> list[Span]:
     layers = [] if problem.module is None else list(problem.module.modules())
     owners = {
         p: layer for layer in reversed(layers) for p in layer.parameters(recurse=False)
     }  # one if shared
     order = () if problem.module is None else problem.module.parameters()
-    sizes = [(isinstance(owners[p], NORMS), p.numel()) for p in order]
-    if not any(is_norm for is_norm, _ in sizes):
+    spans = [Span(isinstance(owners[p], NORMS), p.numel()) for p in order]
+    if not any(span.apart for span in spans):
         raise Incompatible(
             f"the algorithm keeps norm layers at the clients, but the model of problem {problem.name} has none; "
             "try model resnet18, or vgg_small with norm: group"
         )
-    return _merged(sizes)
+    return _merged(spans)
 
 
 def join_model(u: Tensor, v: Tensor) -> Tensor:

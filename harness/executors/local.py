@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from datasets.federation import Federation, standardizes
-from harness.config.code import NONE
+from harness.config.code import NO_CODE
 from harness.config.plugins import authors_line
 from harness.config.run import RunSpec
 from harness.core.algorithm import Algorithm
@@ -257,7 +257,7 @@ class Group:
         spec, folder, options = self._specs[number], self._folders[number], self._options
         observe = partial(options.progress, spec) if options.progress else None
         setup = options.setup or prepare(spec, options.execution, self._federations)
-        earlier = folder.code or NONE
+        earlier = folder.code or NO_CODE
         if folder.status == "done":
             missing = {name: folder.path / name for name in self._lacking(folder)}
             again = keyed(setup, earlier) if setup.code else setup
@@ -354,7 +354,7 @@ def _outcome(id: str, end: End) -> Outcome:
 
 def _refuse_other_noise(requested: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
     """Raise UserError if a run to be continued has the noise of other code than requested."""
-    earlier = folder.code or NONE
+    earlier = folder.code or NO_CODE
     if spec.privacy is not None and requested not in (None, earlier) and status in ("done", "interrupted"):
         raise UserError(
             f"noise-code: {folder.path} is {status} and has the noise of code {earlier}, given {requested}; use "

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.config.code import NONE
+from harness.config.code import NO_CODE
 from harness.config.run import RunSpec
 from harness.core.errors import UserError
 from harness.executors import cores
@@ -129,7 +129,7 @@ def _execution(recorded: RunFolder, spec: RunSpec, device: str) -> Execution:
     if spec.privacy is None:
         return execution
     diagnostics = timing.get("diagnostics", True) is True and not spec.privacy.strict
-    return replace(execution, diagnostics=diagnostics, noise_code=recorded.code or NONE)
+    return replace(execution, diagnostics=diagnostics, noise_code=recorded.code or NO_CODE)
 
 
 def _machine_differences(final: Mapping[str, Any], device: str) -> str:

@@ -28,7 +28,7 @@ from harness.metrics import METRICS
 from harness.simulation.build import identify
 from harness.simulation.callbacks import Observe
 from harness.simulation.setup import Execution
-from harness.simulation.stacking import LARGEST, chunks, stack_key
+from harness.simulation.stacking import LARGEST_STACK, chunks, stack_key
 from harness.storage.files import has_locks
 from harness.storage.store import Store
 
@@ -242,7 +242,7 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         groups.setdefault(stack_key(spec), []).append(number)
-    most = min(most or LARGEST, max(1, -(-len(specs) // workers)))
+    most = min(most or LARGEST_STACK, max(1, -(-len(specs) // workers)))
     even = (
         workers if len(groups) == 1 else 1
     )  # as many pieces for every worker, if there is nothing else to do

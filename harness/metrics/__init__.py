@@ -16,9 +16,9 @@ from harness.metrics.definitions import by_client, by_group, consensus_distance
 from harness.metrics.predictions import Predictions, read_predictions, write_predictions
 from harness.metrics.registry import (
     ATTACKED,
-    ELSEWHERE,
     GAPS,
     METRICS,
+    PREFIXES,
     RECALLED,
     Metric,
     better_is_higher,
@@ -33,9 +33,9 @@ from harness.metrics.registry import (
 
 __all__ = [
     "ATTACKED",
-    "ELSEWHERE",
     "GAPS",
     "METRICS",
+    "PREFIXES",
     "RECALLED",
     "Metric",
     "Predictions",

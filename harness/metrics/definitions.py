@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LEAST = 10  # test samples of a client that is compared with others
 BINS = 15  # of confidence
+SHARE = (0.0, 1.0)
 
 
 def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
@@ -46,43 +47,43 @@ def _mean(values: Floats) -> float | None:
     return float(present.mean()) if len(present) else None
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def accuracy(p: Predictions) -> float | None:
     """Accuracy over the pooled test samples of all clients."""
     return float(p.hit.mean())
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def client_accuracy(p: Predictions) -> float | None:
     """Mean over clients of the accuracy on the client's own test samples."""
     return _mean(p.accuracies)
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def balanced_accuracy(p: Predictions) -> float | None:
     """Mean recall over the classes that occur."""
     return _mean(p.recalls)
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def worst_client(p: Predictions) -> float | None:
     """Lowest accuracy of a client on its own test samples."""
     return float(p.accuracies.min())
 
 
-@metric("min", ".4f", "share, 0 to 0.5")
+@metric("min", ".4f", "share", within=(0.0, 0.5))
 def client_std(p: Predictions) -> float | None:
     """Spread over clients: population standard deviation of their accuracies."""
     return float(p.accuracies.std()) if len(p.accuracies) >= 2 else None
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def worst_class(p: Predictions) -> float | None:
     """Lowest recall of a class that occurs."""
     return float(p.recalls.min())
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def worst_group(p: Predictions) -> float | None:
     """Lowest accuracy of a sensitive group."""
     if p.group is None:
@@ -91,26 +92,26 @@ def worst_group(p: Predictions) -> float | None:
     return float(accuracies.min()) if len(accuracies) >= 2 else None
 
 
-@metric("min", ".4f", "share, 0 to 1")
+@metric("min", ".4f", "share", within=SHARE)
 def eqopp(p: Predictions) -> float | None:
     """Equal-opportunity gap: largest minus smallest true positive rate of the groups that have positives."""
     return _gap(_positive_rates(p, 1))
 
 
-@metric("min", ".4f", "share, 0 to 1")
+@metric("min", ".4f", "share", within=SHARE)
 def eqodds(p: Predictions) -> float | None:
     """Equalized-odds gap: the larger of the gaps between groups in true and in false positive rate."""
     tpr_gap, fpr_gap = _gap(_positive_rates(p, 1)), _gap(_positive_rates(p, 0))
     return None if tpr_gap is None or fpr_gap is None else max(tpr_gap, fpr_gap)
 
 
-@metric("min", ".4f", "share, 0 to 1")
+@metric("min", ".4f", "share", within=SHARE)
 def dp_gap(p: Predictions) -> float | None:
     """Demographic-parity gap: largest minus smallest share of a group that is predicted positive."""
     return _gap(_positive_rates(p))
 
 
-@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+@metric("max", ".4f", "probability", ranks=True, within=SHARE)
 def auroc(p: Predictions) -> float | None:
     """Area under the ROC curve, pooled; beyond two classes the mean of each class against the rest.
 
@@ -124,7 +125,7 @@ def auroc(p: Predictions) -> float | None:
     return _mean(np.concatenate(values)) if len(values) == len(rankings) else None
 
 
-@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+@metric("max", ".4f", "probability", ranks=True, within=SHARE)
 def auroc_clients(p: Predictions) -> float | None:
     """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
     return _mean(p.client_aurocs) if p.binary and p.client_aurocs is not None else None
@@ -138,14 +139,14 @@ def auroc_clients_n(p: Predictions) -> float | None:
     return float(((p.positives > 0) & (p.positives < p.sizes)).sum())
 
 
-@metric("max", ".4f", "share, 0 to 1")
+@metric("max", ".4f", "share", within=SHARE)
 def worst_client_10(p: Predictions) -> float | None:
     """Lowest accuracy of a client with at least 10 test samples of its own."""
     large = p.sizes[p.sizes > 0] >= LEAST
     return float(p.accuracies[large].min()) if large.any() else None
 
 
-@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+@metric("max", ".4f", "probability", ranks=True, within=SHARE)
 def worst_auroc(p: Predictions) -> float | None:
     """Lowest AUROC of a client with at least 5 test samples of both classes (two-class tasks)."""
     if not p.binary or p.client_aurocs is None:
@@ -154,7 +155,7 @@ def worst_auroc(p: Predictions) -> float | None:
     return float(eligible.min()) if len(eligible) else None
 
 
-@metric("max", ".4f", "share, 0 to 1", ranks=True)
+@metric("max", ".4f", "share", ranks=True, within=SHARE)
 def sensitivity_95(p: Predictions) -> float | None:
     """Share of positives above the lowest threshold with a specificity of at least 0.95 (two-class tasks).
 
@@ -175,7 +176,7 @@ def _sensitivity(ranked: Ranking) -> float | None:
     return float(np.count_nonzero(positive[over:]) / positives)
 
 
-@metric("min", ".4f", "share, 0 to 1")
+@metric("min", ".4f", "share", within=SHARE)
 def ece(p: Predictions) -> float | None:
     """Calibration error: mean distance of confidence and accuracy in 15 bins of equal width.
 
@@ -211,7 +212,7 @@ def rmse(p: Predictions) -> float | None:
     return float(np.sqrt(np.square(p.distance).mean()))
 
 
-@metric("max", ".4f", "share, at most 1", of="numbers")
+@metric("max", ".4f", "share", of="numbers", within=(-math.inf, 1.0))
 def r2(p: Predictions) -> float | None:
     """Coefficient of determination: 1 - squared error / squared deviation from the test samples' mean."""
     spread = np.square(p.y_true - p.y_true.mean()).sum()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from harness.metrics.predictions import Predictions, check_array
 Direction = Literal["max", "min"]
 Predicted = Literal["classes", "numbers", "both"]
 MetricFn = Callable[[Predictions], float | None]
+Range = tuple[float, float]  # the smallest and the largest value
+UNLIMITED: Range = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,14 @@ class Metric:
         Whether larger or smaller values are better.
     format : str
         Format specification of a value, as in ``format(value, metric.format)``.
-    description : str
-        One sentence, ending with the unit in brackets.
+    meaning : str
+        One sentence, without a full stop.
+    unit : str
+        Unit of a value, such as ``share``.
     fn : Callable
         ``Predictions -> float | None``.
+    within : tuple of float
+        The smallest and the largest possible value.
     ranks : bool
         Whether scores suffice, without predicted labels.
     of : {"classes", "numbers", "both"}
@@ -44,14 +49,26 @@ class Metric:
     name: str
     direction: Direction
     format: str
-    description: str
+    meaning: str
+    unit: str
     fn: MetricFn
+    within: Range = UNLIMITED
     ranks: bool = False
     of: Predicted = "classes"
 
+    @property
+    def scale(self) -> str:
+        """The unit with the possible values, as tables print it: ``share, 0 to 1``."""
+        least, most = self.within
+        if math.isfinite(least):
+            return f"{self.unit}, {least:g} to {most:g}"
+        return f"{self.unit}, at most {most:g}" if math.isfinite(most) else self.unit
 
-#: The end of a unit that tells the possible values: ``share, 0 to 1`` or ``share, at most 1``.
-RANGE = re.compile(r", (?:(?P<least>-?[\d.]+) to|at most) (?P<most>-?[\d.]+)\]$")
+    @property
+    def description(self) -> str:
+        """The meaning with unit and possible values in brackets."""
+        return f"{self.meaning} [{self.scale}]" if self.scale else self.meaning
+
 
 METRICS: dict[str, Metric] = {}
 ATTACKED: dict[str, Metric] = {}  # of attacks, which are no functions of predictions
@@ -60,7 +77,7 @@ RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not l
 
 #: Prefix of a measure -> metrics that are also evaluated on samples other than the test samples, or of the nodes'
 #: own models in gossip: their mean and the worst.
-ELSEWHERE = {
+PREFIXES = {
     "selection": ("accuracy", "worst_group", "eqopp", "auroc", "loss", "mae", "r2"),
     "train": ("accuracy", "eqopp"),
     "node": ("accuracy",),
@@ -79,18 +96,15 @@ def described(measure: str) -> Metric | None:
 
 
 def split_measure(measure: str) -> tuple[str, str]:
-    """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `ELSEWHERE`."""
-    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in ELSEWHERE.items() for name in names}
+    """Return the prefix and the metric of a measure; ``("", measure)`` if it has no prefix of `PREFIXES`."""
+    parts = {f"{prefix}_{name}": (prefix, name) for prefix, names in PREFIXES.items() for name in names}
     return parts.get(measure, ("", measure))
 
 
-def bounds(measure: str) -> tuple[float, float]:
-    """Return the smallest and the largest possible value of a measure, as its unit tells: of a share 0 and 1."""
+def bounds(measure: str) -> Range:
+    """Return the smallest and the largest possible value of a measure: of a share 0 and 1."""
     metric = described(measure)
-    found = None if metric is None else RANGE.search(metric.description)
-    if found is None:
-        return -math.inf, math.inf
-    return float(found["least"] or -math.inf), float(found["most"])
+    return UNLIMITED if metric is None else metric.within
 
 
 def better_is_higher(measure: str) -> bool:
@@ -99,24 +113,38 @@ def better_is_higher(measure: str) -> bool:
     return metric is not None and metric.direction == "max"
 
 
-def recall(metrics: Mapping[str, Mapping[str, str]]) -> None:
-    """Register metrics from `plugin_metrics`, so that tables can be made without the plugin that defined them."""
+def recall(metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Register metrics from `plugin_metrics`, so that tables can be made without the plugin that defined them.
+
+    Records of earlier versions have no limits, and the unit inside the description.
+    """
     for name, about in metrics.items():
-        direction: Direction = "max" if about["direction"] == "max" else "min"
-        RECALLED[name] = Metric(name, direction, about["format"], about["description"], lambda _: None)
+        least, most = about.get("least"), about.get("most")
+        within = -math.inf if least is None else least, math.inf if most is None else most
+        unit, direction = about.get("unit", ""), about["direction"]
+        RECALLED[name] = Metric(
+            name, direction, about["format"], about["description"], unit, lambda _: None, within
+        )
 
 
-def plugin_metrics() -> dict[str, dict[str, str]]:
-    """Return direction, format and description of the metrics of plugins."""
-    return {
-        name: {"direction": m.direction, "format": m.format, "description": m.description}
-        for name, m in METRICS.items()
-        if ("metric", name) in PLUGGED
-    }
+def plugin_metrics() -> dict[str, dict[str, Any]]:
+    """Return the facts about the metrics of plugins that tables need; a limit that is infinite is None."""
+    facts: dict[str, dict[str, Any]] = {}
+    for name, m in METRICS.items():
+        if ("metric", name) in PLUGGED:
+            least, most = (limit if math.isfinite(limit) else None for limit in m.within)
+            texts = {"direction": m.direction, "format": m.format, "description": m.meaning, "unit": m.unit}
+            facts[name] = {**texts, "least": least, "most": most}
+    return facts
 
 
 def metric(
-    direction: Direction, format: str, unit: str, ranks: bool = False, of: Predicted = "classes"
+    direction: Direction,
+    format: str,
+    unit: str,
+    ranks: bool = False,
+    of: Predicted = "classes",
+    within: Range = UNLIMITED,
 ) -> Callable[[MetricFn], MetricFn]:
     """Register the decorated function as a metric under its name: ``@metric("max", ".4f", "share")``.
 
@@ -125,8 +153,10 @@ def metric(
     direction, format, ranks, of
         As of `Metric`.
     unit : str
-        Unit of a value, which reports print after the first line of the docstring; printed intervals stay within
-        the possible values that it ends with, as in ``share, 0 to 1``.
+        Unit of a value, which reports print after the first line of the docstring.
+    within : tuple of float
+        The smallest and the largest possible value, which printed intervals do not leave; by default there is
+        none. Differences of a metric within ``(0, 1)`` are printed in points.
 
     Raises
     ------
@@ -146,8 +176,11 @@ def metric(
             f"{0.5:{format}}"
         except ValueError:
             raise UserError(f"metric {name}: a format of numbers, as '.4f', given {format!r}") from None
-        summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks, of)
+        least, most = within
+        if not least < most:
+            raise UserError(f"metric {name}: within a smaller and a larger number, given {within!r}")
+        meaning = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
+        METRICS[name] = Metric(name, direction, format, meaning, unit, fn, within, ranks, of)
         return fn
 
     return register

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
-from harness.core.flat_model import Ravel, loops_of, set_start, start_of, traits_of
-
-Initializer = Literal["default", "xavier", "kaiming", "own"]
+from harness.core.flat_model import Initializer, Ravel, loops_of, set_start, start_of, traits_of
 
 
 def dense(module: nn.Module) -> bool:
@@ -34,8 +30,7 @@ class Net(nn.Module):
         Number of classes, or 1 for a score.
     initializer : {"default", "xavier", "kaiming", "own"}
         Law of the start values: PyTorch's defaults, Xavier-normal or Kaiming weights, or those of the layers' own
-        constructors. Only recorded here; the flattened model draws them from a keyed generator
-        (`harness.core.flat_model`).
+        constructors. The flattened model draws them from a keyed generator (`harness.core.flat_model`).
     """
 
     def __init__(
@@ -44,7 +39,12 @@ class Net(nn.Module):
         super().__init__()
         self.extractor = extractor
         self.head: nn.Linear = (Linear if dense(extractor) else nn.Linear)(embedding_size, outputs)
-        self.initializer: Initializer = initializer
+        traits_of(self).initializer = initializer
+
+    @property
+    def initializer(self) -> Initializer:
+        """Law of the start values."""
+        return traits_of(self).initializer
 
     @property
     def embedding_size(self) -> int:

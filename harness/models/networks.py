@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from harness.core.errors import UserError
 from harness.core.execution.exact.row_product import Linear
-from harness.models.net import Initializer, Net
+from harness.core.flat_model import Initializer
+from harness.models.net import Net
 from harness.models.registry import model
 from harness.models.values import Shape
 

@@ -100,7 +100,7 @@ def prepare(
         federation=federation,
         start={name: value.to(execution.device, dtype) for name, value in start.items()},
         mixing=mixing,
-        rows=execution.rows(viewed),
+        executor=execution.executor(viewed),
         diagnostics=execution.diagnostics,
     )
     if spec.privacy is None or secure:

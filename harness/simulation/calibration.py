@@ -94,7 +94,7 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
         if rates.max() < LOUD * middle:
             continue
         report = ledger.report(
-            spec.delta, spec.accountant, noise_multiplier=noise, run=0, noise=first.privacy.own
+            spec.delta, spec.accountant, noise_multiplier=noise, run=0, noise=first.privacy.user_noise
         )
         most = report["unit_most"]  # whom the privacy statement names
         if rates[most] >= LOUD * middle:
@@ -146,15 +146,15 @@ def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 
     elif isinstance(spec, LocalPrivacy | CentralPrivacy) and spec.epsilon_nominal is not None:
         multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / privacy.factor
     elif spec.epsilon_release is not None:
-        release = Event(1.0, noise=privacy.own)
+        release = Event(1.0, noise=privacy.user_noise)
         multiplier = (
             analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
-            if privacy.own is None
+            if privacy.user_noise is None
             else calibrate_events(spec.epsilon_release, spec.delta, [release])
         )
     else:
         assert spec.epsilon is not None
-        histories = ledger.histories(run=run, noise=privacy.own)
+        histories = ledger.histories(run=run, noise=privacy.user_noise)
         if isinstance(spec, GradientPrivacy) and spec.noise == "per_client":
             each = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
             multipliers = tuple(each.tolist())

@@ -20,7 +20,7 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.settings.privacy import Privacy, PrivacyTerms
-from harness.core.settings.privacy_kinds import LARGEST
+from harness.core.settings.privacy_kinds import LARGEST_BUDGET
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import Round
@@ -67,7 +67,7 @@ def with_some_noise(setup: Prepared) -> Setup:
     """
 
     def some(privacy: PrivacyTerms, _: int) -> Privacy:
-        least = 1 / LARGEST if privacy.placement == "distributed" else 1.0
+        least = 1 / LARGEST_BUDGET if privacy.placement == "distributed" else 1.0
         multiplier = privacy.spec.noise_multiplier
         return privacy.with_noise(least if multiplier is None else multiplier)
 
@@ -209,11 +209,11 @@ class DryClients(Clients):
         for model in [None] if self.pruned is None else self.pruned.models:
             problem = self.problem if model is None else model.problem
             smaller = points if model is None else tuple(map(model.take, points))
-            self._rows.layout(objective(problem), self.axes, smaller, batch.samples, places)
+            self._executor.layout(objective(problem), self.axes, smaller, batch.samples, places)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""
-        lead, result = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
+        lead, result = self.ids.shape, self._executor.measured(fn, self.axes, *arguments).result
         return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), result)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:

@@ -19,7 +19,7 @@ from harness.core.clients.row_table import RowTable
 from harness.core.errors import Incompatible
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
-from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
+from harness.metrics import METRICS, PREFIXES, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
@@ -29,7 +29,7 @@ Unprotected = Literal["all", "needed", "none"]
 def measure(
     problem: Problem,
     federation: Federation,
-    rows: ClientExecutor,
+    executor: ClientExecutor,
     state: Any,
     model: Any,
     *,
@@ -41,7 +41,7 @@ def measure(
 
     Parameters
     ----------
-    problem, federation, rows : Problem, Federation, ClientExecutor
+    problem, federation, executor : Problem, Federation, ClientExecutor
         The problem, the data, and how one-client functions are run.
     state : NamedTuple of tensors
         State of the algorithm.
@@ -71,19 +71,19 @@ def measure(
     if problem.predict is None:
         return measured, None
     if problem.kind == "bilevel" and everything:
-        measured["outer_loss"] = outer_loss(problem, federation, rows, state)
+        measured["outer_loss"] = outer_loss(problem, federation, executor, state)
     if problem.kind == "vertical" and everything:
         measured["stationarity"] = joint_gradient_norm(problem, federation, model)
-    predictions = predict(problem, federation, rows, model)
+    predictions = predict(problem, federation, executor, model)
     if gossip and final and predictions.y_pred is not None:
-        measured |= _of_nodes(problem, federation, rows, state.x)
-    for split in ELSEWHERE:
+        measured |= _of_nodes(problem, federation, executor, state.x)
+    for split in PREFIXES:
         wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
         if wanted and split in federation.splits:
             values = evaluate(
-                predict(problem, federation, rows, model, split), federation.clients, ELSEWHERE[split]
+                predict(problem, federation, executor, model, split), federation.clients, PREFIXES[split]
             )
-            measured |= {f"{split}_{name}": values[name] for name in ELSEWHERE[split] if name in values}
+            measured |= {f"{split}_{name}": values[name] for name in PREFIXES[split] if name in values}
     return {**evaluate(predictions, federation.clients), **measured}, predictions
 
 
@@ -96,12 +96,12 @@ def _measured(
 
 
 def _of_nodes(
-    problem: Problem, federation: Federation, rows: ClientExecutor, x: Tensor
+    problem: Problem, federation: Federation, executor: ClientExecutor, x: Tensor
 ) -> dict[str, float | None]:
     """Return mean and minimum over nodes of the values of a node's model ``(total, P)`` on all test samples."""
     measured: dict[str, float | None] = {}
-    each = [predict(problem, federation, rows, model) for model in x]
-    for name in ELSEWHERE["node"]:
+    each = [predict(problem, federation, executor, model) for model in x]
+    for name in PREFIXES["node"]:
         values = [METRICS[name].fn(predictions) for predictions in each]
         defined = [value for value in values if value is not None]
         measured[f"node_{name}"] = sum(defined) / len(defined) if defined else None
@@ -109,13 +109,15 @@ def _of_nodes(
     return measured
 
 
-def outer_loss(problem: Problem, federation: Federation, rows: ClientExecutor, state: Any) -> float | None:
+def outer_loss(
+    problem: Problem, federation: Federation, executor: ClientExecutor, state: Any
+) -> float | None:
     """Return the mean over clients of the outer objective at their y, on all validation samples."""
     batch = federation.pool.at(federation.splits["validation"])
     y = state.y.dense() if isinstance(state.y, RowTable) else state.y
     points = state.x.expand(federation.clients, -1), y
     with torch.no_grad():
-        value = float(rows.map(problem.loss, 1, *points, batch).mean())
+        value = float(executor.map(problem.loss, 1, *points, batch).mean())
     return value if math.isfinite(value) else None
 
 
@@ -178,15 +180,15 @@ class Applied(NamedTuple):
 
 
 def predict(
-    problem: Problem, federation: Federation, rows: ClientExecutor, model: Any, split: str = "test"
+    problem: Problem, federation: Federation, executor: ClientExecutor, model: Any, split: str = "test"
 ) -> Predictions:
     """Return the predictions for all samples of a split; arguments as of `applied`."""
-    return predicted(federation, applied(problem, federation, rows, model, split))
+    return predicted(federation, applied(problem, federation, executor, model, split))
 
 
 @torch.no_grad()
 def applied(
-    problem: Problem, federation: Federation, rows: ClientExecutor, model: Any, split: str
+    problem: Problem, federation: Federation, executor: ClientExecutor, model: Any, split: str
 ) -> Applied:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all samples of a split."""
     index = federation.splits[split]
@@ -196,14 +198,14 @@ def applied(
         owner, place, batch = (test_samples if split == "test" else _samples)(federation.pool, index)
     version = batch.x._version
     if problem.kind == "vertical":
-        logits = _vertical(problem, rows, model, federation.pool.at(index[:, place]))
+        logits = _vertical(problem, executor, model, federation.pool.at(index[:, place]))
     elif model.ndim == 1:
         assert problem.predict is not None
         logits = torch.cat([problem.predict(model, x) for x in batch.x.split(CHUNK)])
     else:
         padded = federation.pool.at(index)
         assert problem.predict is not None
-        logits = rows.map(problem.predict, 1, model, padded.x)[owner, place]
+        logits = executor.map(problem.predict, 1, model, padded.x)[owner, place]
     if batch.x._version != version:  # a network changed its input in place
         test_samples.cache_clear()
     return Applied(logits, owner, batch)
@@ -255,8 +257,10 @@ def _array(values: Tensor) -> NDArray[Any]:
     return array
 
 
-def _vertical(problem: Problem, rows: ClientExecutor, model: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+def _vertical(
+    problem: Problem, executor: ClientExecutor, model: tuple[Tensor, Tensor], batch: Batch
+) -> Tensor:
     assert problem.embed is not None and problem.predict is not None
     x, y = model
-    scores: Tensor = problem.predict(x, rows.map(problem.embed, 1, y, batch))
+    scores: Tensor = problem.predict(x, executor.map(problem.embed, 1, y, batch))
     return scores

@@ -47,7 +47,7 @@ def default_noise_keys(
     keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         algorithm, privacy = settings[0][number], privacies[number]
-        classes = [type(algorithm), *([] if privacy.own is None else [privacy.own.defined])]
+        classes = [type(algorithm), *([] if privacy.user_noise is None else [privacy.user_noise.defined])]
         codes = [code_of_class(each) for each in classes]
         if None in codes:
             keys.append(secrets.token_hex(32))

@@ -368,7 +368,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
     )
     return {
         "id": None if digest == DIGEST else identity(cell.spec, digest, memo.frozen_part(cell.spec, digest)),
-        "data": cell.spec.data.called if cell.spec.data else None,
+        "data": cell.spec.data.short_name if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
         "alpha": cell.spec.compression.alpha,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
-from harness.config.code import NONE, code_of
+from harness.config.code import NO_CODE, code_of
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.clients.row_table import RowTable
@@ -123,7 +123,7 @@ class Recorder:
                         "versions": versions_of(spec, setup.problem.frozen),
                         "spec": spec,
                     },
-                    **({"code": setup.code} if setup.code not in ("", NONE) else {}),
+                    **({"code": setup.code} if setup.code not in ("", NO_CODE) else {}),
                     "meta": {"family": meta.family, "pooled": meta.pooled},
                     **_held(setup),
                     **_tested(setup),
@@ -382,7 +382,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         **machine(),
         "device": str(device),
         **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
-        "vectorize": setup.rows.mode,
-        "threads": setup.rows.threads,
+        "vectorize": setup.executor.mode,
+        "threads": setup.executor.threads,
         **({} if setup.privacy is None else {"diagnostics": setup.diagnostics}),
     }

@@ -81,17 +81,21 @@ class Activations(NamedTuple):
 def needed(setup: Prepared) -> Need:
     """Estimate the memory of a run from the number of clients that compute at once, their models and batches."""
     clients, model, batch = sizes(setup)
-    in_parts = setup.in_parts or (setup.in_parts is None and setup.rows.mode == "loop" and _divisible(setup))
-    threads = min(clients, setup.rows.threads)
+    in_parts = setup.in_parts or (
+        setup.in_parts is None and setup.executor.mode == "loop" and _divisible(setup)
+    )
+    threads = min(clients, setup.executor.threads)
     at_once = threads + 1 if in_parts else clients  # and the server's
-    computing = clients if setup.rows.mode == "vmap" and not in_parts else threads
+    computing = clients if setup.executor.mode == "vmap" and not in_parts else threads
     by_sample = computing * _width(setup, batch) * model if _by_sample(setup) else 0
     size_of_entry = setup.federation.pool.x.element_size()
     rows, read = _kept(setup, clients)
     least = LEAST * at_once * model + LEAST_BATCH * at_once * batch + by_sample + rows + read
     usual = USUAL * at_once * (model + batch) + BY_SAMPLE * by_sample + rows + READ * read
     made = _activations(setup)
-    kept = computing * made.kept * (1 if _by_sample(setup) and setup.rows.singly else _width(setup, batch))
+    kept = (
+        computing * made.kept * (1 if _by_sample(setup) and setup.executor.singly else _width(setup, batch))
+    )
     held = setup.federation.counts("test")
     of_client, of_all = (min(CHUNK, int(count)) * made.largest for count in (held.max(), held.sum()))
     surely = 0 if setup.compression.alpha else max(kept, of_client)  # pruned networks make less
@@ -220,7 +224,7 @@ def _refusal(setup: Prepared, need: Need, there: Room, execution: Execution) -> 
         "fewer clients per round (cohort.size)": clients > 1,
         "fewer clients (partition.clients)": any(_kept(setup, clients)),
         "smaller batches (algorithm.batch_size)": batch > model / 4 or activations > model,
-        "--vectorize loop": setup.rows.mode == "vmap",
+        "--vectorize loop": setup.executor.mode == "vmap",
         "fewer --jobs": execution.memory is not None,
         "a smaller model": setup.spec.model is not None,
         "another machine": True,

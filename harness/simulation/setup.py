@@ -69,7 +69,7 @@ class Execution:
         if self.noise_code is not None:
             checked_code(self.noise_code)
 
-    def rows(self, problem: Problem) -> ClientExecutor:
+    def executor(self, problem: Problem) -> ClientExecutor:
         """Return the executor of one-client functions of a problem.
 
         Raises
@@ -86,7 +86,7 @@ class Execution:
             torch.device(self.device).type == "cuda" and loops_of(problem.module) in (None, "faster")
         )
         mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
-        make = new_rows if problem.constants is None else _rows
+        make = new_executor if problem.constants is None else _shared_executor
         return make(problem, mode, self.threads)
 
 
@@ -109,7 +109,7 @@ class Prepared:
         Start values.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm.
-    rows : ClientExecutor
+    executor : ClientExecutor
         How clients are run.
     diagnostics : bool
         As of `Execution`.
@@ -132,7 +132,7 @@ class Prepared:
     federation: Federation
     start: dict[str, Tensor]
     mixing: Tensor | None
-    rows: ClientExecutor
+    executor: ClientExecutor
     diagnostics: bool = False
     code: str = ""
     in_parts: bool | None = None
@@ -194,9 +194,9 @@ class Setup(Prepared):
         return Prepared(**{**shared, "members": tuple(run.uncalibrated() for run in self.members)})
 
 
-def new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int = 1) -> ClientExecutor:
+def new_executor(problem: Problem, mode: Literal["vmap", "loop"], threads: int = 1) -> ClientExecutor:
     """Return an executor of one-client functions of a problem, sample by sample where its model needs that."""
     return ClientExecutor(mode, threads, singly=loops_of(problem.module) == "samples")
 
 
-_rows = lru_cache(maxsize=CACHED_PROBLEMS)(new_rows)
+_shared_executor = lru_cache(maxsize=CACHED_PROBLEMS)(new_executor)

@@ -35,7 +35,7 @@ from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
 from harness.simulation.noise_keys import default_noise_keys
-from harness.simulation.setup import Setup, new_rows
+from harness.simulation.setup import Setup, new_executor
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -75,7 +75,7 @@ class Simulation:
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
     start : Mapping[str, Tensor] or None
         Start values ``(..., P)``; drawn by the problem if None.
-    rows : ClientExecutor or None
+    executor : ClientExecutor or None
         How one-client functions are run. None: dense models vectorized, others in a loop.
     in_parts : bool or None
         Whether to process the cohort client by client. None: if clients are run in a loop and the algorithm allows
@@ -134,7 +134,7 @@ class Simulation:
         noise_keys: Sequence[str] | None = None,
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
-        rows: ClientExecutor | None = None,
+        executor: ClientExecutor | None = None,
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
         diagnostics: bool = True,
@@ -148,7 +148,7 @@ class Simulation:
         self.compression = side_by_side(compressions)
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
-        self.rows = rows or new_rows(problem, "vmap" if problem.dense else "loop")
+        self.executor = executor or new_executor(problem, "vmap" if problem.dense else "loop")
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
         self._runs = (self.num_runs,) if self.stacked else ()  # leading axes of tensors
@@ -204,7 +204,7 @@ class Simulation:
             "noise_keys": [run.noise_key for run in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
-            "rows": setup.rows,
+            "executor": setup.executor,
             "in_parts": setup.in_parts,
             "federations": [run.federation for run in setup.each],
             "diagnostics": setup.diagnostics,
@@ -259,7 +259,7 @@ class Simulation:
         releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
         channel = self.channel(clients, diagnose, advance if releases_values else None)
         if self._chunked:
-            self.state = round_in_chunks(advance, clients, channel.part, self.rows)
+            self.state = round_in_chunks(advance, clients, channel.part, self.executor)
         else:
             self.state = advance(clients, channel)
         finite = finite_runs(self._deciding(before, clients), self._runs)
@@ -283,7 +283,7 @@ class Simulation:
         metrics, predictions = measure(
             self.problem,
             self.federations[number],
-            self.rows,
+            self.executor,
             self._state_of(number),
             self.personal(number) if self.problem.predict is not None else None,
             gossip=self.algorithm.meta.gossip,
@@ -300,7 +300,7 @@ class Simulation:
         clients = self._evaluated_clients(
             training,
             self.problem,
-            self.rows,
+            self.executor,
             seeds=self.seeds[number : number + 1],
             round=self.round,
             ids=torch.arange(training.clients),
@@ -392,7 +392,7 @@ class Simulation:
         return self._clients(
             self._training,
             self.problem,
-            self.rows.expecting(ahead),
+            self.executor.expecting(ahead),
             seeds=self.seeds,
             round=round,
             ids=ids.expand(self.num_runs, -1) if self.stacked and ids.ndim == 1 else ids,
@@ -451,7 +451,7 @@ class Simulation:
         """Whether the cohort is processed client by client."""
         if self._in_parts is not None:
             return self._in_parts and not _banded(self.privacy)
-        return self.rows.mode == "loop" and divisible(self.algorithm, self.privacy, self.compression)
+        return self.executor.mode == "loop" and divisible(self.algorithm, self.privacy, self.compression)
 
     def _prune(self) -> None:
         """Prune the model to this round's ratio, and the algorithm's state with it.

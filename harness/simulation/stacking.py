@@ -31,7 +31,7 @@ Checkpoint = dict[str, Any]
 T = TypeVar("T")
 P = TypeVar("P", bound=Prepared)
 
-LARGEST = 64  # runs in a stack
+LARGEST_STACK = 64  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
 SHARED_ENTRIES = 2**18  # of the batches of a step, of all seeds of a stack whose runs share them
@@ -48,7 +48,7 @@ def obstacle(setup: Prepared) -> str | None:
     meta, problem, spec = setup.algorithm.meta, setup.problem, setup.spec
     if not meta.stackable:
         return f"algorithm {meta.name} decides per run"
-    if setup.rows.mode == "loop":
+    if setup.executor.mode == "loop":
         return "clients are run in a loop"
     if spec.model is not None and not MODELS[spec.model["name"]].ours:
         return "operations of a plugin's model may round by where an entry lies in memory"
@@ -122,7 +122,7 @@ def _in_epochs(setup: Prepared) -> bool:
     return setup.algorithm.local_steps is None
 
 
-def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARGEST) -> list[list[int]]:
+def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARGEST_STACK) -> list[list[int]]:
     """Cut runs of one signature into stacks, and return the numbers of the runs of each.
 
     Runs of one seed share their batches, also beside those of other seeds, if each seed of the stack has as many.
@@ -145,7 +145,7 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
         seeds.setdefault(run.spec.seed, []).append(number)
     runs_of_seed = max(map(len, seeds.values()))
     share = pools[0].nbytes if any(x is not pools[0] for x in pools) else 0  # of the pools, a seed's
-    fit = max(1, int(POOL_BYTES / share)) if share else LARGEST
+    fit = max(1, int(POOL_BYTES / share)) if share else LARGEST_STACK
 
     def largest(entries: int) -> int:
         return min(fitting, most or _most(clients * entries, pools[0]))
@@ -173,7 +173,7 @@ def largest_stack(setup: Prepared) -> int:
 
 
 def _most(entries: int, like: Tensor) -> int:
-    return max(1, min(LARGEST, STEP_BYTES // (entries * like.element_size())))
+    return max(1, min(LARGEST_STACK, STEP_BYTES // (entries * like.element_size())))
 
 
 def sizes(setup: Prepared) -> tuple[int, int, int]:

@@ -91,7 +91,11 @@ def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]
     """Return the report of a run's ledger, with infinity as the text ``inf``, which JSON lacks."""
     try:
         report = ledger.report(
-            privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run, noise=privacy.own
+            privacy.delta,
+            privacy.accountant,
+            noise_multiplier=privacy.noise_multipliers,
+            run=run,
+            noise=privacy.user_noise,
         )
     except MechanismError as error:
         raise UserError(f"privacy.mechanism: {privacy.spec.mechanism}: {error}") from error
@@ -130,7 +134,7 @@ def statement(
         **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),
         **_draws(privacy),
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
-        **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
+        **(_of_user(privacy.spec.mechanism) if privacy.user_noise is not None else {}),
         **(
             {"bits": spec.bits, "dropouts": spec.dropouts, "aggregation": spec.aggregation}
             if isinstance(spec, DistributedPrivacy)
@@ -182,7 +186,7 @@ def _arithmetic(privacy: Privacy, release: float | str) -> str:
     """Return in which arithmetic noise is added, and where its tails end."""
     if privacy.placement == "distributed":
         return INTEGERS
-    loud = privacy.own is None and (release == "inf" or float(release) > LARGEST_OF_TAILS)
+    loud = privacy.user_noise is None and (release == "inf" or float(release) > LARGEST_OF_TAILS)
     return ARITHMETIC + (TAILS if loud and privacy.noise_multiplier else "")
 
 
@@ -212,9 +216,9 @@ def released(privacy: Privacy, ledger: Ledger, run: int = 0) -> list[list[Any]] 
 
     None where no unit is at least as exposed as every other in every draw, or the noise is of a user's mechanism.
     """
-    histories = ledger.histories(privacy.noise, run, privacy.own)
+    histories = ledger.histories(privacy.noise_multipliers, run, privacy.user_noise)
     most = histories.dominating()
-    if most is None or privacy.own is not None:
+    if most is None or privacy.user_noise is not None:
         return None
     return [list(event[:4]) for event in histories.events(most)]
 

@@ -155,7 +155,7 @@ class Meta(Shape):
 
 
 class Tested(Shape):
-    """Which samples a run is tested on, and the positive class of two."""
+    """The samples that a run is tested on, and the positive class of two."""
 
     samples: Whole | None = None
     digest: Name | None = None
@@ -407,6 +407,9 @@ class MetricAbout(Shape):
     direction: Literal["max", "min"]
     format: Annotated[str, Field(max_length=16), AfterValidator(_format)]
     description: Name
+    unit: Name = ""
+    least: Number | None = None
+    most: Number | None = None
 
 
 class ReportSettings(Shape):

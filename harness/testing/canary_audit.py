@@ -68,7 +68,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
         run.step()
     order = (before - _losses(run, present, places)).argsort(descending=True)
     statement = run.statement() or {}
-    gaussian = statement["accountant"] == "exact" and privacy.own is None
+    gaussian = statement["accountant"] == "exact" and privacy.user_noise is None
     bound = "gaussian" if gaussian else "guesses"  # chosen before anything is seen
     tried = [_bounds(inside[order], share, privacy.delta, confidence, bound) for share in SHARES]
     best = max(tried, key=lambda bounds: float(bounds[f"epsilon_{bound}"]))

@@ -172,14 +172,14 @@ def _modes(cls: type[Algorithm]) -> None:
     """Give the same vectorized, looped, threaded and, where allowed, in parts."""
     algorithm, task = small(cls), task_of(cls)
     expected = run(algorithm, task)
-    same_state("the state of the loop", run(algorithm, task, rows=ClientExecutor("loop")), expected)
+    same_state("the state of the loop", run(algorithm, task, executor=ClientExecutor("loop")), expected)
     same_state(
-        "the state of the loop on threads", run(algorithm, task, rows=ClientExecutor("loop", 2)), expected
+        "the state of the loop on threads", run(algorithm, task, executor=ClientExecutor("loop", 2)), expected
     )
     if cls.meta.parts:
         same_state(
             "the state in parts",
-            run(algorithm, task, rows=ClientExecutor("loop", 2), in_parts=True),
+            run(algorithm, task, executor=ClientExecutor("loop", 2), in_parts=True),
             expected,
         )
 

@@ -263,16 +263,16 @@ def _accounted(cls: type[Algorithm]) -> None:
 @_check
 def _sampled(cls: type[Algorithm]) -> None:
     """Book every gradient of sampled records once, at the rate of its batch."""
-    rows, algorithm = Summed("vmap"), cls(local_steps=cls.meta.steps or 2, batch_size=2)
+    executor, algorithm = Summed("vmap"), cls(local_steps=cls.meta.steps or 2, batch_size=2)
     privacy = Privacy.of(0.0, clip=1.0, **RECORD)
     drawn: set[float] = set()
     clients = partial(Noted, rates=drawn)
     try:
-        ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=clients, rows=rows).ledger
+        ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=clients, executor=executor).ledger
     except Incompatible:
         return
-    if ledger.made != len(rows.sums):
-        raise Failed(f"{len(rows.sums)} noisy gradients were made, and {ledger.made} booked")
+    if ledger.made != len(executor.sums):
+        raise Failed(f"{len(executor.sums)} noisy gradients were made, and {ledger.made} booked")
     rates = {rate for draw in ledger.counts for rate in _rates(ledger, draw)}
     if rates - drawn:
         raise Failed(f"batches drawn at rates {sorted(drawn)} are booked at {sorted(rates)}")
@@ -388,11 +388,11 @@ def _reports(algorithm: Algorithm, task: Task, privacy: Privacy) -> list[Privacy
     try:
         simulation = simulate(algorithm, task, privacy=privacy, rounds=0)
         for _ in range(ROUNDS):
-            reports.append(simulation.ledger.report(DELTA, noise_multiplier=privacy.noise))
+            reports.append(simulation.ledger.report(DELTA, noise_multiplier=privacy.noise_multipliers))
             simulation.step()
     except Incompatible:
         return []
-    return [*reports, simulation.ledger.report(DELTA, noise_multiplier=privacy.noise)]
+    return [*reports, simulation.ledger.report(DELTA, noise_multiplier=privacy.noise_multipliers)]
 
 
 def _rates(ledger: Ledger, draw: Draw) -> set[float]:

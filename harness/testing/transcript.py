@@ -84,7 +84,9 @@ class Transcript:
             Counter((count, rate) for count, rate in zip(*pair, strict=True) if count)
             for pair in zip(counts, rates, strict=True)
         )
-        noise = torch.as_tensor(self.privacy.noise, dtype=torch.float64).expand(len(counts)).tolist()
+        noise = (
+            torch.as_tensor(self.privacy.noise_multipliers, dtype=torch.float64).expand(len(counts)).tolist()
+        )
         return {(z, tuple(sorted(charges.items()))) for z, charges in zip(noise, each, strict=True)}
 
 

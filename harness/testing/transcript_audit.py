@@ -81,7 +81,7 @@ def audit_transcript(
     if not seen.charges:
         return report | {"note": "nothing is released", "findings": _short(seen.wrong)}
     claim, spent = run.statement() or {}, _epsilon(seen)
-    noise, multiplier = privacy.own, claim.get("noise_multiplier")  # None if nothing was booked
+    noise, multiplier = privacy.user_noise, claim.get("noise_multiplier")  # None if nothing was booked
     tests = list(_tests(seen, _multipliers(run), noise))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
     findings += [text for p, text in tests if p < alarm / len(tests)]
@@ -238,7 +238,7 @@ def _epsilon(seen: Transcript) -> float:
     """Return the largest epsilon of a client, or person, by what was seen."""
     privacy = seen.privacy
     how = "without-replacement" if privacy.sampling == "without-replacement" else "poisson"
-    noise = privacy.own
+    noise = privacy.user_noise
     accounts = (
         account(
             [

@@ -78,7 +78,9 @@ class Wiretap(Channel):
         sizes = (clients.sizes * present).double()
         even = averages or clients.counts_private or weighting == "uniform"
         weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
-        if privacy.own is not None and not averages:  # an average of such noise is distributed otherwise
+        if (
+            privacy.user_noise is not None and not averages
+        ):  # an average of such noise is distributed otherwise
             self._note_each(message, mean, sent, weights)
             return mean, sent
         unit: Any = message.sensitivity * (1 / clients.n if averages else float(weights.norm()))
@@ -364,7 +366,7 @@ class Witness(Clients):
         """Keep the noise of the gradients of clients that took the step."""
         privacy, ids = self._transcript.privacy, self.ids[active.cpu()]
         sensitivity = privacy.bound() * privacy.factor
-        noise_of = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
+        noise_of = torch.as_tensor(privacy.noise_multipliers)  # a client's noise, relative to the smallest
         unit = sensitivity * (noise_of[ids] / noise_of.min()).unsqueeze(-1) if noise_of.ndim else sensitivity
         for part, (one, other) in enumerate(zip(gradients, clean, strict=True)):
             noise = (one.double() * drawn.divisor - other)[active] / unit

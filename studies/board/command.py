@@ -12,7 +12,7 @@ from harness.cli.console import log, out
 from harness.cli.grammar import path
 from harness.cli.options import sample_options
 from harness.cli.verify import bounds, report_written
-from harness.config.code import NONE, code_of
+from harness.config.code import NO_CODE, code_of
 from harness.config.recorded import results_folder
 from harness.core.errors import UserError
 from harness.core.units import counted
@@ -147,7 +147,7 @@ def _noise_note(records: Sequence[RunRecord]) -> str:
     Who submits names the code, and a run that is repeated with it agrees, also where the name was made up.
     """
     private = [record for record in records if record.spec.get("privacy") is not None]
-    others = [record.code or NONE for record in private if record.code != code_of(record.spec)]
+    others = [record.code or NO_CODE for record in private if record.code != code_of(record.spec)]
     if not others:
         return ""
     codes = f" ({len(set(others))} of them)" if len(set(others)) > 1 else ""

@@ -1,4 +1,4 @@
-"""Pages of docs/papers: their tables and pictures, and the figures that sentences name.
+"""Pages of docs/papers: their tables and pictures, and the values that sentences name.
 
 A table stands between ``<!-- papers SUITE --markdown -->`` and ``<!-- end -->``. In a sentence ``2.52<!--
 kgt-minimax/heterogeneity-5 -->`` is what was found for a claim; ``kgt-minimax: rounds`` is a column of the
@@ -24,13 +24,13 @@ from studies.papers.observations import Observation
 from studies.papers.verdicts import Finding
 from studies.results.command import drawn, shows
 from studies.results.drawing import legend, line
-from studies.results.figures import MINUS, Figure, count
 from studies.results.pages import Page, faults, unlinked
 from studies.results.questions.papers import PAPERS, VERDICTS
+from studies.results.values import MINUS, Value, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "papers"
@@ -85,8 +85,8 @@ def filled(text: str, judged: Mapping[str, Judged]) -> str:
 
 
 def misstated(judged: Mapping[str, Judged]) -> list[str]:
-    """Return the sentences that name a figure and say another number, and the pictures that show others."""
-    page = Page("papers", figures=figures(judged))
+    """Return the sentences that name a value and say another number, and the pictures that show others."""
+    page = Page("papers", values=values(judged))
     wrong = [
         f"{path.relative_to(ROOT)}: {fault}"
         for path in documents()
@@ -99,9 +99,9 @@ def misstated(judged: Mapping[str, Judged]) -> list[str]:
     ]
 
 
-def figures(judged: Mapping[str, Judged]) -> dict[str, Figure]:
+def values(judged: Mapping[str, Judged]) -> dict[str, Value]:
     """Return what sentences may name: findings, numbers of verdicts, and columns of leaderboards."""
-    named: dict[str, Figure] = {}
+    named: dict[str, Value] = {}
     for paper, suites in PAPERS.items():
         verdicts = [
             each.decision.verdict for suite in suites if suite in judged for each in judged[suite].findings
@@ -110,31 +110,31 @@ def figures(judged: Mapping[str, Judged]) -> dict[str, Figure]:
         named |= {f"{unlinked(paper)}, {verdict}": count(verdicts.count(verdict)) for verdict in VERDICTS}
     for suite, (findings, _) in judged.items():
         named |= {finding.claim.id: _found(finding) for finding in findings}
-        named |= {f"{suite}: {column}": figure for column, figure in _columns(REFERENCE / suite)}
+        named |= {f"{suite}: {column}": value for column, value in _columns(REFERENCE / suite)}
     return named
 
 
-def _found(finding: Finding) -> Figure:
+def _found(finding: Finding) -> Value:
     """Return what was found, as the table writes it."""
     row = {name: _signed(text) for name, text in table.row(finding).items()}
     interval = f" [{row['95 % interval'].replace(' to ', ', ')}]" if row["95 % interval"] else ""
-    return Figure(finding.decision.mean or 0.0, text=f"{row['found']}{interval}")
+    return Value(finding.decision.mean or 0.0, text=f"{row['found']}{interval}")
 
 
 def _signed(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", MINUS, text)
 
 
-def _columns(folder: Path) -> Iterator[tuple[str, Figure]]:
+def _columns(folder: Path) -> Iterator[tuple[str, Value]]:
     """Yield the different numbers in columns of a committed leaderboard, as ``50, 200, 800``."""
     path = folder / "leaderboard.csv"
     rows = read_fields(path.read_text(encoding="utf-8")) if path.exists() else []
     for column in SPANS if rows else ():
         numbers = sorted({int(row[column]) for row in rows if row[column]})
-        yield column, Figure(0.0, text=", ".join(f"{number:,d}" for number in numbers))
+        yield column, Value(0.0, text=", ".join(f"{number:,d}" for number in numbers))
 
 
-def pictures() -> Iterator[tuple[Path, Canvas]]:
+def pictures() -> Iterator[tuple[Path, Figure]]:
     """Yield the pictures, drawn and not yet written."""
     with canvas((7.5, 5.4)) as figure:
         outer_loss(figure, REFERENCE / "fedbio" / "weights.csv")
@@ -147,7 +147,7 @@ def pictures() -> Iterator[tuple[Path, Canvas]]:
         yield FOLDER / "k-gt-minimax.png", figure
 
 
-def outer_loss(figure: Canvas, path: Path) -> None:
+def outer_loss(figure: Figure, path: Path) -> None:
     """Draw the outer loss after some rounds: mean over seeds, with its interval."""
     rows = read_fields(path.read_text(encoding="utf-8"))
     axes = list(figure.subplots(2, 2).flat)
@@ -166,11 +166,11 @@ def outer_loss(figure: Canvas, path: Path) -> None:
     legend(figure, axes, len(axes))
 
 
-def constants(figure: Canvas, points: Iterable[Point]) -> None:
+def constants(figure: Figure, points: Iterable[Point]) -> None:
     """Draw the outer loss by rounds for several constants of a method, with intervals."""
-    lines: dict[str, dict[int, Figure]] = {}
+    lines: dict[str, dict[int, Value]] = {}
     for point in points:
-        lines.setdefault(point.line, {})[point.round] = Figure(point.value, point.low, point.high)
+        lines.setdefault(point.line, {})[point.round] = Value(point.value, point.low, point.high)
     ax = figure.subplots()
     for number, (name, of_line) in enumerate(lines.items()):
         line(ax, of_line, number, name)
@@ -179,13 +179,13 @@ def constants(figure: Canvas, points: Iterable[Point]) -> None:
     legend(figure, [ax], 1)
 
 
-def _mean(values: Sequence[float]) -> Figure:
+def _mean(values: Sequence[float]) -> Value:
     (sample,) = paired_statistics([values])
     half = sample.half or 0.0
-    return Figure(sample.mean, sample.mean - half, sample.mean + half)
+    return Value(sample.mean, sample.mean - half, sample.mean + half)
 
 
-def stationarity(figure: Canvas, points: Iterable[Point]) -> None:
+def stationarity(figure: Figure, points: Iterable[Point]) -> None:
     """Draw the gradient norm by rounds and by oracle calls, on logarithmic scales, with guides."""
     panels: dict[str, dict[str, list[Point]]] = {}
     for point in points:

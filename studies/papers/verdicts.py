@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.core.errors import UserError
 from harness.report import verdict as verdicts
-from harness.report.data.procedure import Choice, Interval, draw_means, interval_of
+from harness.report.data.procedure import Interval, WeightedFinalist, draw_means, interval_of
 from harness.report.data.statistics import FEWEST, RESAMPLES
 from harness.report.verdict import HELD, OPEN, Decision
 from studies.papers.claims import PaperClaim
@@ -124,7 +124,7 @@ def _over_searches(
         if len({len(choices) for choices in by_seed}) > 1:  # a run of another choice has no value
             return None
         choices = [
-            Choice(share, {n: _on_scale(claim, by_seed[n][place][1]) for n in numbers})
+            WeightedFinalist(share, {n: _on_scale(claim, by_seed[n][place][1]) for n in numbers})
             for place, (share, _) in enumerate(by_seed[0])
         ]
         drawn = drawn + weight * draw_means(choices, numbers, f"{claim.id} {key}")

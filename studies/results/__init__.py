@@ -1,1 +1,1 @@
-"""Results pages: figures, tables and pictures made from the committed leaderboards."""
+"""Results pages: values, tables and pictures made from the committed leaderboards."""

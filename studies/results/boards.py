@@ -15,7 +15,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.errors import UserError
 from harness.report.data.statistics import t_half
 from harness.report.tables.text import in_points
-from studies.results.figures import Figure, count, span
+from studies.results.values import Value, count, span
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -64,7 +64,7 @@ class Row:
             for name, value in settings.items()
         )
 
-    def mean(self, measure: str) -> Figure:
+    def mean(self, measure: str) -> Value:
         """Return the mean of a measure over seeds.
 
         Its interval covers the search where the table has that of the procedure, and test samples where it has that
@@ -78,12 +78,12 @@ class Row:
         if low is None or high is None:
             spread, seeds = self[f"{measure}_std"], self["seeds"]
             if spread is None or seeds < 2:
-                return Figure(mean, rows=(self.id,))
+                return Value(mean, rows=(self.id,))
             half, most = t_half(spread, seeds), 1.0 if in_points(measure) else math.inf
             low, high = max(mean - half, 0.0), min(mean + half, most)
-        return Figure(mean, low, high, (self.id,))
+        return Value(mean, low, high, (self.id,))
 
-    def paired(self) -> Figure | None:
+    def paired(self) -> Value | None:
         """Return the difference to the baseline in the same setting, by the measure that ranks; None without.
 
         Its interval covers both searches where the table has that of the procedure.
@@ -92,9 +92,9 @@ class Row:
             return None
         kind = "paired_procedure" if self["paired_procedure_low"] is not None else "paired"
         ends = self[f"{kind}_low"], self[f"{kind}_high"]
-        return Figure(self["paired_difference"], *ends, (self.id,))
+        return Value(self["paired_difference"], *ends, (self.id,))
 
-    def of_privacy(self, free: Row, measure: str) -> Figure:
+    def of_privacy(self, free: Row, measure: str) -> Value:
         """Return the change of a measure from a row without privacy.
 
         Where the table has it, it is paired, and its interval covers both searches.
@@ -102,7 +102,7 @@ class Row:
         if self["privacy_change"] is None or measure != self["ranked_by"]:
             return self.mean(measure) - free.mean(measure)
         ends = self["privacy_change_low"], self["privacy_change_high"]
-        return Figure(self["privacy_change"], *ends, (self.id, free.id))
+        return Value(self["privacy_change"], *ends, (self.id, free.id))
 
     @property
     def bytes_a_round(self) -> float:
@@ -166,7 +166,7 @@ class Board:
         """Return the values of a column in these rows, each once, in ascending order."""
         return sorted({row[column] for row in self.rows(**settings)} - {None})
 
-    def facts(self) -> Iterator[tuple[str, Figure]]:
+    def facts(self) -> Iterator[tuple[str, Value]]:
         """Yield what a page may say of the table: numbers of rows, runs, seeds and settings tried."""
         yield f"{self.suite} rows", count(len(self.all))
         yield f"{self.suite} runs", count(sum(row["done"] for row in self.all))

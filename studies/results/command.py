@@ -32,7 +32,7 @@ from studies.results.questions import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 QUESTIONS = (
     epsilon.page,
@@ -55,7 +55,7 @@ def results_options(to: argparse.ArgumentParser) -> None:
 
 
 def results_command(args: argparse.Namespace) -> int:
-    """Write tables, figures and pictures; 1 if a sentence says something else than they do."""
+    """Write tables, values and pictures; 1 if a sentence says something else than they do."""
     pages = make_pages(Boards())
     if args.check:
         wrong = stale(pages, ROOT)
@@ -76,7 +76,7 @@ def make_pages(boards: Boards) -> dict[str, Page]:
 
 
 def write(pages: Mapping[str, Page], root: Path) -> None:
-    """Write tables, figures and pictures; sentences stay."""
+    """Write tables, values and pictures; sentences stay."""
     for path, text in texts(pages, root):
         write_text(root / path, text)
     for path, figure in pictures(pages):
@@ -99,7 +99,7 @@ def stale(pages: Mapping[str, Page], root: Path) -> list[str]:
 
 
 def misstated(pages: Mapping[str, Page], root: Path) -> list[str]:
-    """Return the sentences that say something else than the figures."""
+    """Return the sentences that say something else than the values."""
     return [
         f"{path}: {fault}"
         for path, page, strict in documents(pages)
@@ -108,7 +108,7 @@ def misstated(pages: Mapping[str, Page], root: Path) -> list[str]:
 
 
 def documents(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Page, bool]]:
-    """Yield every document with its page, and whether all of its numbers must be figures."""
+    """Yield every document with its page, and whether all of its numbers must be values that it has."""
     for page in pages.values():
         yield FOLDER / f"{page.name}.md", page, True
     if "epsilon" in pages:
@@ -116,13 +116,13 @@ def documents(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Page, bool]]:
 
 
 def texts(pages: Mapping[str, Page], root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the documents and the table of figures as they should be."""
+    """Yield the documents and the table of values as they should be."""
     for path, page, _ in documents(pages):
         yield path, filled((root / path).read_text(encoding="utf-8"), page)
     yield FIGURES, figures_csv(pages)
 
 
-def pictures(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Canvas]]:
+def pictures(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Figure]]:
     """Yield the pictures of all pages, drawn and not yet written."""
     for page in pages.values():
         if page.draw is not None:
@@ -131,7 +131,7 @@ def pictures(pages: Mapping[str, Page]) -> Iterator[tuple[Path, Canvas]]:
                 yield FOLDER / f"{page.name}.png", figure
 
 
-def drawn(figure: Canvas) -> str:
+def drawn(figure: Figure) -> str:
     """Return a digest of what a picture shows: names, lines, bands and bars, however fonts are rendered."""
     from matplotlib.patches import Rectangle  # slow to import
 
@@ -158,13 +158,13 @@ def shows(path: Path) -> str | None:
 
 
 def figures_csv(pages: Mapping[str, Page]) -> str:
-    """Return the table of figures: where each stands, its value and interval, how it is written, its rows."""
+    """Return the table of values: where each stands, its number and interval, how it is written, its rows."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     table.writerow(("page", "name", "value", "low", "high", "text", "rows"))
     for page in pages.values():
-        for name, figure in page.figures.items():
-            ends = ("" if end is None else f"{end:.6g}" for end in (figure.low, figure.high))
-            rows = " ".join(dict.fromkeys(figure.rows))
-            table.writerow((page.name, name, f"{figure.value:.6g}", *ends, figure.text, rows))
+        for name, value in page.values.items():
+            ends = ("" if end is None else f"{end:.6g}" for end in (value.low, value.high))
+            rows = " ".join(dict.fromkeys(value.rows))
+            table.writerow((page.name, name, f"{value.number:.6g}", *ends, value.text, rows))
     return file.getvalue()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.report.plots.figure import appearance, legend_entries
-from studies.results.figures import Figure
+from studies.results.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 
 def budget(epsilon: float | None) -> str:
@@ -18,17 +18,17 @@ def budget(epsilon: float | None) -> str:
     return "none" if epsilon is None else f"ε {epsilon:g}"
 
 
-def line(ax: Axes, points: Mapping[int, Figure], number: int, label: str, scale: float = 1.0) -> None:
-    """Draw figures by their place on the x axis, times a scale, with their intervals as a band."""
+def line(ax: Axes, points: Mapping[int, Value], number: int, label: str, scale: float = 1.0) -> None:
+    """Draw values by their place on the x axis, times a scale, with their intervals as a band."""
     if not points:
         return
     style = appearance(number)
     means, lows, highs = (
         [
-            scale * (figure.value if end is None else end)
-            for figure, end in zip(points.values(), ends, strict=True)
+            scale * (point.number if end is None else end)
+            for point, end in zip(points.values(), ends, strict=True)
         ]
-        for ends in zip(*((figure.value, figure.low, figure.high) for figure in points.values()), strict=True)
+        for ends in zip(*((point.number, point.low, point.high) for point in points.values()), strict=True)
     )
     ax.plot(list(points), means, label=label, **style)
     ax.fill_between(list(points), lows, highs, color=style["color"], alpha=0.15, linewidth=0)
@@ -41,7 +41,7 @@ def places(ax: Axes, labels: Sequence[str]) -> None:
     ax.grid(axis="x", visible=False)
 
 
-def legend(figure: Canvas, axes: Sequence[Axes], panels: int) -> None:
+def legend(figure: Figure, axes: Sequence[Axes], panels: int) -> None:
     """Explain the lines of all panels below them, and hide the places after the last panel."""
     entries = legend_entries(axes)
     for ax in axes[panels:]:

@@ -1,7 +1,7 @@
-"""Pages: Markdown in which tables stand between markers, and numbers name the figure that they are.
+"""Pages: Markdown in which tables stand between markers, and numbers name the value that they are.
 
-A table is replaced between ``<!-- figures: NAME -->`` and ``<!-- end -->``. In a sentence, a figure is written as
-``2.9<!-- lending, ε 8 -->``: a row and a column of a table of the page. ``<!-- noise: NAME -->`` is a figure of
+A table is replaced between ``<!-- figures: NAME -->`` and ``<!-- end -->``. In a sentence, a value is written as
+``2.9<!-- lending, ε 8 -->``: a row and a column of a table of the page. ``<!-- noise: NAME -->`` is a value of
 another page. Sentences are written by hand, so a number that is no longer right is reported and not replaced.
 """
 
@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 
 from harness.core.errors import UserError
 from studies.results.boards import Board
-from studies.results.figures import Figure
+from studies.results.values import Value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 BLOCK = re.compile(r"^<!-- figures: ([\w-]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 REFERENCE = re.compile(r"<!-- (.+?) -->")
 LITERAL = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
-#: Numbers that are no figures: values of settings by their name, and the level of intervals.
+#: Numbers that are none of these: values of settings by their name, and the level of intervals.
 SETTING = re.compile(
     r"\b(?:ε|alpha|beta|delta) \d[\d.e-]*(?:(?:, | and | or | to )\d[\d.e-]*)*(?<![.,])(?! (?:points?|of|%))|95 %"
 )
 NUMBER = re.compile(r"(?<![\w.])\.?\d")
 
 MOST_ROWS = 10  # of a table
-Cells = dict[str, dict[str, Figure | str]]  # row -> column -> figure or text
+Cells = dict[str, dict[str, Value | str]]  # row -> column -> value or text
 
 
 @dataclass
 class Page:
-    """Figures, tables and picture of a page.
+    """Values, tables and picture of a page.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class Page:
         Name of its file in docs/results.
     boards : sequence of Board
         The leaderboards that it rests on.
-    figures : dict
-        Name -> figure.
+    values : dict
+        Name -> value.
     tables : dict
         Name -> table, in Markdown.
     size : tuple of float
@@ -54,28 +54,28 @@ class Page:
 
     name: str
     boards: Sequence[Board] = ()
-    figures: dict[str, Figure] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     size: tuple[float, float] = (7.5, 4.5)
-    draw: Callable[[Canvas], None] | None = None
+    draw: Callable[[Figure], None] | None = None
 
     def __post_init__(self) -> None:
         for board in self.boards:
-            self.figures |= dict(board.facts())
+            self.values |= dict(board.facts())
         if self.boards:
             self.tables["repeat"] = "\n".join(board.repeat for board in self.boards)
 
     def table(
-        self, name: str, corner: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Figure | str]]
+        self, name: str, corner: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Value | str]]
     ) -> None:
-        """Add a table of figures, of which the first rows are shown; each is ``ROW, COLUMN`` in a sentence."""
+        """Add a table of values, of which the first rows are shown; each is ``ROW, COLUMN`` in a sentence."""
         lines = [f"| {corner} | {' | '.join(columns)} |", f"| :--- |{' ---: |' * len(columns)}"]
         for label, cells in rows.items():
             texts = []
             for column in columns:
                 cell = cells.get(column, "")
-                if isinstance(cell, Figure):
-                    self.figures[f"{unlinked(label)}, {column}"] = cell
+                if isinstance(cell, Value):
+                    self.values[f"{unlinked(label)}, {column}"] = cell
                     cell = cell.text
                 texts.append(cell)
             lines.append(f"| {label} | {' | '.join(texts)} |")
@@ -100,34 +100,34 @@ def filled(text: str, page: Page) -> str:
 
 
 def faults(text: str, page: Page, pages: Mapping[str, Page], strict: bool = True) -> list[str]:
-    """Return what sentences say that the figures do not.
+    """Return what sentences say that the values do not.
 
     Parameters
     ----------
     text : str
         The Markdown.
     page : Page
-        The page whose figures need no qualification.
+        The page whose values need no qualification.
     pages : Mapping
         All pages by name.
     strict : bool
-        Whether every number must name its figure.
+        Whether every number must name its value.
     """
     wrong, rest = [], BLOCK.sub("", text)
     for match in list(REFERENCE.finditer(rest)):
         of, colon, name = match[1].partition(": ")
-        figures = pages[of].figures if colon and of in pages else page.figures
+        values = pages[of].values if colon and of in pages else page.values
         name = name if colon and of in pages else match[1]
         before = text_before(rest, match)
-        if name not in figures:
+        if name not in values:
             if strict or before[-1:].isdigit():
-                wrong.append(f"there is no figure {match[1]!r}")
-        elif not any(re.search(rf"(?<![\w.+−]){re.escape(form)}$", before) for form in figures[name].forms):
-            wrong.append(f"{before[-40:].strip()!r}: {match[1]} is {figures[name].text}")
+                wrong.append(f"there is no value {match[1]!r}")
+        elif not any(re.search(rf"(?<![\w.+−]){re.escape(form)}$", before) for form in values[name].forms):
+            wrong.append(f"{before[-40:].strip()!r}: {match[1]} is {values[name].text}")
     if strict:
         for line in plain(rest).splitlines():
             if NUMBER.search(line):
-                wrong.append(f"a number names no figure: {line.strip()}")
+                wrong.append(f"a number names no value: {line.strip()}")
     return wrong
 
 
@@ -138,7 +138,7 @@ def text_before(text: str, match: re.Match[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text without figures that are named, settings, code and addresses."""
+    """Return a text without values that are named, settings, code and addresses."""
     forms = r"(?:[+−]?[\d.][\d.,]*(?: to [\d.,]+)?(?: \[[^\]]*\])?)"
     text = re.sub(rf"{forms}(?: %)?\**<!-- .+? -->", "", text)
     return SETTING.sub("", LITERAL.sub("", text))

@@ -74,7 +74,7 @@ def test_each_run_draws_its_own_cohort(name, monkeypatch):
 
 
 def test_in_a_loop():
-    compare("scaffold", rows=ClientExecutor("loop"))
+    compare("scaffold", executor=ClientExecutor("loop"))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsgda_m"])

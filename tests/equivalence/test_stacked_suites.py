@@ -616,7 +616,7 @@ def test_seeds_are_not_parted_unless_they_are_too_many_for_a_piece(seeds, budget
     pieces = units(specs, workers, None)
     assert [len(piece) for piece in pieces] == sizes
     held = [{specs[number].seed for number in piece} for piece in pieces]
-    assert budgets > stacking.LARGEST or sum(map(len, held)) == seeds
+    assert budgets > stacking.LARGEST_STACK or sum(map(len, held)) == seeds
 
 
 def test_runs_of_one_seed_share_their_clients_data():
@@ -636,7 +636,7 @@ def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     def stack_size(setups):
         return max(map(len, cut(setups)))
 
-    assert stack_size(setups) == stacking.LARGEST
+    assert stack_size(setups) == stacking.LARGEST_STACK
     for limit, size in ((13_007, 1), (13_008, 1), (26_016, 2), (5 * 13_008, 5)):
         monkeypatch.setattr(stacking, "STEP_BYTES", limit)
         assert stack_size(setups) == size

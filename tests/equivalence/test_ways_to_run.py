@@ -58,7 +58,7 @@ def test_vectorized_looped_threaded_and_in_parts_agree(name, cohort, work):
     expected = run_algorithm(name, problem, federation, 3, **options)
     for mode, threads, parts in LOOPS:
         found = run_algorithm(
-            name, problem, federation, 3, rows=ClientExecutor(mode, threads), parts=parts, **options
+            name, problem, federation, 3, executor=ClientExecutor(mode, threads), parts=parts, **options
         )
         assert largest_difference(found.state, expected.state) < 1e-10, (mode, threads, parts)
         counters = ("up", "down", "oracle_calls")
@@ -70,9 +70,9 @@ def test_parts_do_the_same_work():
     """Client 2 has 3 samples; beside others its batches are padded to 4, alone they are not."""
     problem, federation = logistic(), random_federation([12, 3])
     options = {"local_steps": 2, "batch_size": 4}
-    whole = run_algorithm("fedavg", problem, federation, 1, rows=ClientExecutor("loop"), **options).cost
+    whole = run_algorithm("fedavg", problem, federation, 1, executor=ClientExecutor("loop"), **options).cost
     parts = run_algorithm(
-        "fedavg", problem, federation, 1, rows=ClientExecutor("loop"), parts=True, **options
+        "fedavg", problem, federation, 1, executor=ClientExecutor("loop"), parts=True, **options
     ).cost
     assert int(whole.flops) == int(parts.flops)
     assert int(whole.oracle_calls) == int(parts.oracle_calls) == 2 * (4 + 3)
@@ -86,7 +86,7 @@ def test_parts_send_through_the_same_channel(privacy, compression):
     options = {"lr": 0.3, "local_steps": 3, "privacy": privacy, "compression": compression}
     whole = run_algorithm("fedavg", problem, federation, 3, **options)
     parts = run_algorithm(
-        "fedavg", problem, federation, 3, rows=ClientExecutor("loop", 2), parts=True, **options
+        "fedavg", problem, federation, 3, executor=ClientExecutor("loop", 2), parts=True, **options
     )
     assert largest_difference(whole.state, parts.state) < 1e-10
     assert whole.ledger.report(1e-5) == parts.ledger.report(1e-5)
@@ -100,9 +100,9 @@ def test_the_order_in_which_workers_finish_does_not_show():
     """Parts add their messages in the order of the clients, so threads change not one bit."""
     problem, federation = logistic(), random_federation(SIZES)
     options = {"lr": 0.3, "local_steps": 4, "batch_size": 3, "parts": True}
-    once = run_algorithm("fedavg", problem, federation, 4, rows=ClientExecutor("loop", 1), **options)
+    once = run_algorithm("fedavg", problem, federation, 4, executor=ClientExecutor("loop", 1), **options)
     again = [
-        run_algorithm("fedavg", problem, federation, 4, rows=ClientExecutor("loop", n), **options)
+        run_algorithm("fedavg", problem, federation, 4, executor=ClientExecutor("loop", n), **options)
         for n in (2, 3)
     ]
     assert all(torch.equal(once.state.x, other.state.x) for other in again)
@@ -121,7 +121,7 @@ def test_a_failing_part_ends_the_round_with_its_own_error():
     broken = type(problem)("broken", "erm", problem.init, loss)
     with pytest.raises(ZeroDivisionError, match="client 0 is broken"):
         run_algorithm(
-            "fedavg", broken, federation, 1, rows=ClientExecutor("loop", 2), parts=True, batch_size=None
+            "fedavg", broken, federation, 1, executor=ClientExecutor("loop", 2), parts=True, batch_size=None
         )
 
 

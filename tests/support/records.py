@@ -126,6 +126,6 @@ def searched(
     trials = [
         {"settings": {}, "values": [0.5], "tests": [0.5], "seeds": [100]} for _ in range(1 + len(others))
     ]
-    tune = {"metric": metric, "repeats": [1, 2, 4], "budget": 24, "finalists": 2}
+    tune = {"metric": metric, "sampler": "surface", "repeats": [1, 2, 4], "budget": 24, "finalists": 2}
     search = {"number": number, "paths": [], "chosen": 0, "epsilon": None, "tune": tune, "trials": trials}
     return [replace(record, search={**search, "finalists": [own, *others]}) for record in records]

@@ -58,7 +58,7 @@ def run_algorithm(
     start: dict[str, Tensor] | None = None,
     cohort: int | None = None,
     mixing: Tensor | None = None,
-    rows: ClientExecutor | None = None,
+    executor: ClientExecutor | None = None,
     parts: bool = False,
     compression: Compression = EXACT,
     privacy: Privacy | None = None,
@@ -83,7 +83,7 @@ def run_algorithm(
         Clients a round.
     mixing : Tensor, optional
         Mixing matrix; of a ring unless given, for an algorithm that gossips.
-    rows : ClientExecutor, optional
+    executor : ClientExecutor, optional
         How clients are run; vectorized unless given.
     parts : bool
         Process the cohort client by client.
@@ -99,7 +99,7 @@ def run_algorithm(
         "cohort": cohort,
         "mixing": mixing,
         "start": start,
-        "rows": rows or ClientExecutor("vmap"),
+        "executor": executor or ClientExecutor("vmap"),
         "in_parts": parts,
         "noise_keys": list(map(str, seeds)),
     }

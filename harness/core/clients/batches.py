@@ -83,7 +83,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which batches a round draws, as `Clients.batches` is asked for them.
+    """The batches that a round draws, as `Clients.batches` is asked for them.
 
     Attributes
     ----------

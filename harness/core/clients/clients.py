@@ -43,7 +43,7 @@ class Clients(GradientVerbs, Cohort):
         All clients.
     problem : Problem
         What the clients optimize.
-    rows : ClientExecutor
+    executor : ClientExecutor
         Executor of one-client functions over the cohort.
     privacy : Privacy, optional
         With unit "record", gradients are noisy sums of clipped per-sample gradients. Embeddings of parties are
@@ -69,7 +69,7 @@ class Clients(GradientVerbs, Cohort):
         self,
         federation: Federation,
         problem: Problem,
-        rows: ClientExecutor,
+        executor: ClientExecutor,
         *,
         privacy: Privacy | None = None,
         alpha: float | Tensor = 0.0,
@@ -83,7 +83,7 @@ class Clients(GradientVerbs, Cohort):
         self.errors: dict[str, Tensor] = {}
         self.mismatched_batches = False
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
-        self._rows = rows
+        self._executor = executor
         self._batch_size = batch_size
         self._privacy = privacy
         self._records: Records | None = None
@@ -95,7 +95,7 @@ class Clients(GradientVerbs, Cohort):
     @property
     def _data(self) -> LocalData:
         """The data at home. Runs share batches where vectorized models round alike all the same."""
-        vectorized = self._rows.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
+        vectorized = self._executor.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
         shared = vectorized and rounds_alike(self.problem.module)
         secret = self._privacy is not None and self._privacy.secret_cohorts
         return LocalData(self, self._records, secret=secret, shared=shared)
@@ -106,11 +106,11 @@ class Clients(GradientVerbs, Cohort):
 
     @property
     def _training(self) -> Gradients:
-        return Gradients(self, self.problem, self._rows, self._work)
+        return Gradients(self, self.problem, self._executor, self._work)
 
     @property
     def _parties(self) -> PartyModels:
-        return PartyModels(self, self.problem, self._rows, self._work, self._embedded)
+        return PartyModels(self, self.problem, self._executor, self._work, self._embedded)
 
     def batches(
         self,
@@ -199,7 +199,7 @@ class Clients(GradientVerbs, Cohort):
                 "clients.take selects their rows from those of all clients"
             )
         if self._records is None:
-            return self._training.of_models(self._rows.gradient, points, batch, by, objective)
+            return self._training.of_models(self._executor.gradient, points, batch, by, objective)
         return self._training.private(self._records, points, batch, by, objective)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
@@ -223,7 +223,7 @@ class Clients(GradientVerbs, Cohort):
                 "record-level privacy protects gradients only, but the algorithm computes something else"
             )
         shown = [self._work.shown(one, self.axes) for one in arguments]
-        flops = self._rows.flops(fn, self.axes, *shown)
+        flops = self._executor.flops(fn, self.axes, *shown)
         numbers = [number for number, one in enumerate(arguments) if isinstance(one, LocalBatch)]
         if numbers:
             wide = sum(slots(shown[number]) for number in numbers)
@@ -237,7 +237,7 @@ class Clients(GradientVerbs, Cohort):
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return the function's results for all clients."""
-        return self._rows.map(fn, self.axes, *arguments)
+        return self._executor.map(fn, self.axes, *arguments)
 
     def embed(self, y: Tensor, batch: LocalBatch) -> Tensor:
         """Return the parties' embeddings of their samples, ``(..., C, B, d)``, for `Channel.gather`."""
@@ -245,7 +245,7 @@ class Clients(GradientVerbs, Cohort):
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
         """Return the embeddings of parties with models of one size."""
-        embeddings: Tensor = self._rows.map(embed, 1, y, batch)
+        embeddings: Tensor = self._executor.map(embed, 1, y, batch)
         return embeddings
 
     def charge(self, batch: LocalBatch) -> None:

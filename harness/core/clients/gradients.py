@@ -99,7 +99,7 @@ class Gradients:
         The clients, and the pruned models that they train.
     problem : Problem
         What they optimize.
-    rows : ClientExecutor
+    executor : ClientExecutor
         Executor of one-client functions.
     work : CountedWork
         Counts the operations.
@@ -107,7 +107,7 @@ class Gradients:
 
     cohort: Cohort
     problem: Problem
-    rows: ClientExecutor
+    executor: ClientExecutor
     work: CountedWork
 
     def private(
@@ -125,7 +125,7 @@ class Gradients:
         cohort = self.cohort
         call = records.book(batch, cohort.round)
         options: Any = {"norm": records.privacy.bound(), "ghost": records.privacy.ghost}
-        clipped = partial(self.rows.clipped_sums, group=records.each, **options)
+        clipped = partial(self.executor.clipped_sums, group=records.each, **options)
         sums = self.of_models(clipped, points, batch.revealed(), by, objective)
         mask = None if cohort.pruned is None else cohort.pruned.mask_of(sums, cohort.ids)
         return records.noised(
@@ -174,7 +174,7 @@ class Gradients:
         times: Tensor,
     ) -> None:
         """Count the operations of gradients on the samples counted in ``times``."""
-        flops = self.rows.flops(loss, axes, *points, shown, gradient=True, by=by)
+        flops = self.executor.flops(loss, axes, *points, shown, gradient=True, by=by)
         self.cohort.cost.work(flops / slots(shown), times, oracle=True)
 
 

@@ -27,7 +27,7 @@ class PartyModels:
         The parties, and their pruned models.
     problem : Problem
         The problem.
-    rows : ClientExecutor
+    executor : ClientExecutor
         Executor of one-client functions, which measures operations.
     work : CountedWork
         Counts the operations.
@@ -37,7 +37,7 @@ class PartyModels:
 
     cohort: Cohort
     problem: Problem
-    rows: ClientExecutor
+    executor: ClientExecutor
     work: CountedWork
     embed: Callable[[Callable[..., Tensor], Tensor, Any], Tensor]
 
@@ -61,7 +61,7 @@ class PartyModels:
                 rows, problem = model.take(rows), model.problem
             function = embedding(problem)
             if times is not None:
-                flops = self.rows.flops(function, 1, rows, group) / group.weight.shape[-1]
+                flops = self.executor.flops(function, 1, rows, group) / group.weight.shape[-1]
                 cohort.cost.work(flops, times * self.work.among(where), oracle=True)
             h = self.embed(function, rows, group)
             if embeddings is None:

@@ -205,7 +205,7 @@ class Records:
         no noise.
         """
         privacy, drawn, joint = self.privacy, self.of(batch), torch.cat(list(sums), -1)
-        each = torch.as_tensor(privacy.noise)  # for all clients, or (total,)
+        each = torch.as_tensor(privacy.noise_multipliers)  # for all clients, or (total,)
         if bool((each > 0).any()):
             members = zip(noise_keys, ids.view(len(noise_keys), -1).tolist(), strict=True)
             streams = [

@@ -38,7 +38,7 @@ class Silenced(Clients):
         super().__init__(
             clients.federation,
             clients.problem,
-            clients._rows,
+            clients._executor,
             privacy=clients._privacy,
             seeds=clients.seeds,
             round=clients.round,
@@ -120,5 +120,5 @@ class Silenced(Clients):
     def each(self, fn: Any, *arguments: Any) -> Any:
         """Return zeros in the shape of the function's results."""
         plain = [one.argument if isinstance(one, LocalBatch) else one for one in arguments]
-        one = self._rows.measured(fn, self.axes, *plain).result
+        one = self._executor.measured(fn, self.axes, *plain).result
         return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)

@@ -39,7 +39,7 @@ from privacy.clipping import clipped_sum
 T = TypeVar("T")
 Mode = Literal["vmap", "loop"]
 
-MOST = 256  # functions in a cache
+MOST_FUNCTIONS = 256  # functions in a cache
 
 Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
 
@@ -297,7 +297,7 @@ class _OperationCounter(TorchDispatchMode):
 def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
     """Get or create a value in a bounded cache, so that functions used only once do not fill memory."""
     if (value := cache.get(key)) is None:
-        if len(cache) >= MOST:
+        if len(cache) >= MOST_FUNCTIONS:
             cache.clear()
         cache[key] = value = make()
     return value

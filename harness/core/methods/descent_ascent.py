@@ -77,6 +77,25 @@ class DescentAscent(TwoVariables, Descent, ServerUpdate):
         return moved
 
 
+class Snapshot(NamedTuple):
+    """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot of x, ``(..., P)``."""
+
+    x: Tensor
+    y: Tensor
+    xs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotDescentAscent(DescentAscent):
+    """Descent ascent whose gradients by y may be taken at a snapshot of x."""
+
+    State: ClassVar[Any] = Snapshot
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Snapshot:
+        """Start from the problem's point, which is the first snapshot."""
+        return self.server_init(Snapshot(start["x"], start["y"], start["x"]), "x", "y")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagedDescentAscent(DescentAscent):
     """Descent ascent in stages, each with a proximal term around the x at its beginning and smaller step sizes.

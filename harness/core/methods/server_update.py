@@ -54,22 +54,24 @@ class ServerUpdate(Algorithm):
         extended: S = _extended(kind, tuple(memory))(*old, *memory.values())
         return extended
 
+    def server_rate(self, name: str) -> float:
+        """Return the server's step size for a vector: `server_lr`, unless an algorithm has another one for it."""
+        return self.server_lr
+
     def server_step(self, state: S, **increments: Tensor) -> S:
         """Return the state after a server step along the increments of the named vectors.
 
         Change other fields by ``._replace(...)``: an adaptive optimizer's state has fields of its own.
-        A field ``server_lr_<name>`` that is not None replaces `server_lr` for that vector.
         """
         changed: dict[str, Tensor] = {}
         for name, dx in increments.items():
-            of_variable = getattr(self, f"server_lr_{name}", None)
             kept = [f"{name}_{part}" for part in steps.SERVER_MEMORY[self.server_optimizer]]
             changed[name], memory = steps.server_step(
                 getattr(state, name),
                 dx,
                 [getattr(state, part) for part in kept],
                 optimizer=self.server_optimizer,
-                lr=self.server_lr if of_variable is None else of_variable,
+                lr=self.server_rate(name),
                 beta1=self.server_momentum,
                 beta2=self.server_beta2,
                 tau=self.server_tau,

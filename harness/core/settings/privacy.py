@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.settings.privacy_kinds import (
-    OURS,
+    BUILT_IN_MECHANISMS,
     USER_RECORDS,
     Adjacency,
     CentralPrivacy,
@@ -60,7 +60,7 @@ class PrivacyTerms:
             raise ValueError("privacy: the mechanism of a run needs sampling and adjacency")
 
     @property
-    def own(self) -> Noise | None:
+    def user_noise(self) -> Noise | None:
         """The noise of a user's mechanism; None: Gaussian noise.
 
         Raises
@@ -68,12 +68,12 @@ class PrivacyTerms:
         UserError
             If the mechanism is not registered, as in a process without its plugin.
         """
-        return None if self.spec.mechanism in OURS else noise_of(self.spec.mechanism)
+        return None if self.spec.mechanism in BUILT_IN_MECHANISMS else noise_of(self.spec.mechanism)
 
     @property
     def order(self) -> int:
-        """Which norm of a message is bounded: 2, or 1 for a user's mechanism."""
-        return 2 if self.own is None else 1
+        """Order of the norm in which a message is bounded: 2, or 1 for a user's mechanism."""
+        return 2 if self.user_noise is None else 1
 
     @property
     def unit(self) -> Unit:
@@ -256,6 +256,6 @@ class Privacy(PrivacyTerms):
         return self.adjacency == "replace" or self.sampling != "poisson"
 
     @property
-    def noise(self) -> float | NDArray[np.float64]:
+    def noise_multipliers(self) -> float | NDArray[np.float64]:
         """Noise multiplier of all clients, or of each, ``(total,)``."""
         return np.array(self.multipliers) if self.multipliers else self.noise_multiplier

@@ -31,9 +31,9 @@ Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
 PublicSampling = Literal["fixed", "full"]
 USER_RECORDS = 8
 
-OURS = ("independent", "banded")  # mechanisms
+BUILT_IN_MECHANISMS = ("independent", "banded")
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
-LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
+LARGEST_BUDGET = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
 LARGEST_CLIP = 1e15  # its square and its noise still fit into float32
 #: Sampling of cohorts that each adjacency is accounted for, under central placement.
@@ -46,8 +46,8 @@ FOR_BANDED = "mechanism: banded, with placement central"
 
 
 def _bounded(budget: float) -> float:
-    if budget > LARGEST or 0 < budget < 1 / LARGEST:
-        raise ValueError(f"must be between {1 / LARGEST:g} and {LARGEST:g}")
+    if budget > LARGEST_BUDGET or 0 < budget < 1 / LARGEST_BUDGET:
+        raise ValueError(f"must be between {1 / LARGEST_BUDGET:g} and {LARGEST_BUDGET:g}")
     return budget
 
 
@@ -192,7 +192,7 @@ class ClientPrivacy(PrivacySettings):
     def _registered(self) -> Self:
         if self.mechanism == "banded" and self.placement == "local":
             raise UserError("privacy.mechanism: banded is for placement central, given placement local")
-        if self.mechanism in OURS:
+        if self.mechanism in BUILT_IN_MECHANISMS:
             return self
         noise_of(self.mechanism)
         nominal = self.budget[0] == "epsilon_nominal"
@@ -415,5 +415,5 @@ def noise_of(mechanism: str) -> Noise:
             raise UserError(
                 "privacy.mechanism: gaussian: the noise of both independent, the default, and banded is Gaussian"
             )
-        raise unknown("mechanism", mechanism, [*OURS, *MECHANISMS])
+        raise unknown("mechanism", mechanism, [*BUILT_IN_MECHANISMS, *MECHANISMS])
     return MECHANISMS[mechanism]

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, SerializerFunctionWrapHandler, WrapSerializer, create_model
 
-from harness.core.errors import UserError, together
+from datasets.errors import together
+from harness.core.errors import UserError
 from harness.core.settings.privacy_kinds import (
     CentralPrivacy,
     DistributedPrivacy,

@@ -79,9 +79,9 @@ def round_in_chunks(
     round: Callable[[Clients, Any], Any],
     clients: Clients,
     part: Callable[[Clients, Assembly], Any],
-    rows: ClientExecutor,
+    executor: ClientExecutor,
 ) -> Any:
-    """Run a round client by client, on the worker threads of ``rows`` if there are any.
+    """Run a round client by client, on the worker threads of ``executor`` if there are any.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def round_in_chunks(
         The cohort.
     part : Callable
         Returns the channel of one client, a cohort of size 1, which posts to the assembly.
-    rows : ClientExecutor
+    executor : ClientExecutor
         The executor.
 
     Returns
@@ -113,4 +113,4 @@ def round_in_chunks(
             assembly.fail()
             raise
 
-    return rows.each(one, range(last + 1))[last]
+    return executor.each(one, range(last + 1))[last]

@@ -177,7 +177,7 @@ class AdditiveMechanism(Mechanism):
 
     def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
         """Return the standard deviation of the noise; ``(R,)`` if stacked runs differ in it."""
-        return self.scale(sensitivity) * self._own.std
+        return self.scale(sensitivity) * self._user_noise.std
 
     def noise(
         self,
@@ -191,16 +191,16 @@ class AdditiveMechanism(Mechanism):
         if not self.noisy or not like.numel():
             return torch.zeros_like(like)
         streams = self._streams("noise", slot, like, sender)
-        drawn = np.stack([self._own.draw(like.shape[-1], stream.generator()) for stream in streams])
+        drawn = np.stack([self._user_noise.draw(like.shape[-1], stream.generator()) for stream in streams])
         scale = torch.as_tensor(self.scale(sensitivity), dtype=torch.float64)
         scale = scale.view(*scale.shape, *[1] * (like.ndim - scale.ndim))
         noise = (torch.from_numpy(drawn).reshape(like.shape) * scale).to(like)
         return noise if shared is None else noise * shared
 
     @property
-    def _own(self) -> Noise:
-        assert self.privacy.own is not None
-        return self.privacy.own
+    def _user_noise(self) -> Noise:
+        assert self.privacy.user_noise is not None
+        return self.privacy.user_noise
 
 
 class SampleMechanism(Mechanism):

@@ -213,7 +213,7 @@ def _mechanism(privacy: Privacy, clients: Clients, memory: dict[str, Tensor]) ->
     """Return the mechanism of messages; None where gradients are protected in their place."""
     if privacy.unit != "client":
         return SampleMechanism(privacy, clients, memory) if clients.problem.kind == "vertical" else None
-    if privacy.own is not None:
+    if privacy.user_noise is not None:
         return AdditiveMechanism(privacy, clients, memory)
     if privacy.placement == "distributed":
         return DistributedMechanism(privacy, clients, memory)

@@ -126,7 +126,7 @@ def _kind(spec: RunSpec, *, budget: bool = True) -> str:
 
 def _released(privacy: Privacy, ledger: Ledger) -> list[tuple[Event, ...]]:
     """Return the releases of a ledger under calibrated noise, once for each history."""
-    histories = ledger.histories(privacy.noise, 0, privacy.own)
+    histories = ledger.histories(privacy.noise_multipliers, 0, privacy.user_noise)
     if len(histories.times) > MOST_HISTORIES:
         return [histories.events(largest(histories, privacy.delta, privacy.accountant)[0])]
     return [histories.events(number) for number in range(len(histories.times))]

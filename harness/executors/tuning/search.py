@@ -16,7 +16,7 @@ from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of, price_of
 from harness.executors.tuning.halving import halve
 from harness.executors.tuning.rungs import climb
-from harness.metrics import ELSEWHERE
+from harness.metrics import PREFIXES
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
@@ -78,7 +78,7 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
                 if strict
                 else "it does not apply to these classes or groups"
             )
-            known = [name for name in ELSEWHERE[SPLIT] if metrics.get(f"{SPLIT}_{name}") is not None]
+            known = [name for name in PREFIXES[SPLIT] if metrics.get(f"{SPLIT}_{name}") is not None]
             among = f"; known are {', '.join(sorted(known))}" if known else ""
             raise UserError(
                 f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}{among}"

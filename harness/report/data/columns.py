@@ -80,7 +80,7 @@ FILES = {
     "references.csv.gz, which comes with the harness": ("references",),
 }
 #: Samples or models that a prefix of a measure stands for.
-ELSEWHERE = {
+PREFIX_MEANINGS = {
     "selection": "on samples held out to choose settings",
     "train": "on training samples",
     "node": "of the nodes' own models, mean over nodes",
@@ -127,11 +127,9 @@ def _measure(name: str) -> Column | None:
     metric, (prefix, _) = described(name), split_measure(name)
     if metric is None:
         return TABLES["measure"].get(name)
-    meaning, _, unit = metric.description.rstrip("]").rpartition(" [")
-    where = f", {ELSEWHERE[prefix]}" if prefix else ""
-    return Column(
-        name, "number", unit, "high" if metric.direction == "max" else "low", "", f"{meaning}{where}"
-    )
+    better: Better = "high" if metric.direction == "max" else "low"
+    where = f", {PREFIX_MEANINGS[prefix]}" if prefix else ""
+    return Column(name, "number", metric.scale, better, "", f"{metric.meaning}{where}")
 
 
 def dictionary() -> str:
@@ -150,7 +148,7 @@ def dictionary() -> str:
         lines += [f"| `{c.name}` | {c.kind} | {c.unit} | {c.better} | {c.meaning} |" for c in columns]
         lines += [""]
     lines += ["## Names that follow from others", "", "| name | meaning |", "| :--- | :--- |"]
-    names = MEASURED | {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in ELSEWHERE.items()}
+    names = MEASURED | {f"{prefix}_METRIC": f"Metric {where}" for prefix, where in PREFIX_MEANINGS.items()}
     names |= {form: meaning.format("NAME", "PART") for _, form, _, meaning in PATTERNS}
     lines += [f"| `{name}` | {meaning} |" for name, meaning in names.items()]
     return "\n".join([*lines, ""])

@@ -1,4 +1,4 @@
-"""Whose the largest epsilon of a privacy statement is."""
+"""The client, or all, whose epsilon is the largest of a privacy statement."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from harness.report.data.results import Cell, Results, grouped, telling_settings
 from harness.report.data.specs import data_files, data_name, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import t_half
 from harness.report.data.system_costs import SystemCosts, system_costs
+from harness.report.data.tuning import Searched
 from harness.storage.store import RunRecord
 
 PRIVACY = (
@@ -257,7 +258,7 @@ def _search(cell: Cell) -> dict[str, Any]:
     if not (search := cell.records[0].search):
         return {}
     tune, cost = search["tune"], search["epsilon"]
-    tuned = _way(search, tune)
+    tuned = _way(Searched((cell,), search))
     if any(
         draws_of_run(record) in (SHARED, PAIRED) for record in cell.records
     ):  # in records of earlier versions too
@@ -267,12 +268,13 @@ def _search(cell: Cell) -> dict[str, Any]:
     return {**fields, "procedure_low": low, "procedure_high": high}
 
 
-def _way(search: Mapping[str, Any], tune: Mapping[str, Any]) -> str:
+def _way(search: Searched) -> str:
     """Describe how a search chose."""
-    number, measure = len(search["trials"]), f"selection_{tune['metric']}"
-    if "repeats" not in tune:
-        return f"best of {number} by {measure}, seeds {' '.join(map(str, tune['seeds']))}"
-    runs = sum(len(trial["values"]) for trial in search["trials"])
+    trials, measure = search.found["trials"], f"selection_{search.tune['metric']}"
+    number = len(trials)
+    if not search.by_surface:
+        return f"best of {number} by {measure}, seeds {' '.join(map(str, search.tune['seeds']))}"
+    runs = sum(len(trial["values"]) for trial in trials)
     return f"surface of {measure} over {number} settings and {runs} runs at this budget"
 
 

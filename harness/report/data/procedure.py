@@ -22,7 +22,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Choice:
+class WeightedFinalist:
     """A setting that a search chooses with some probability.
 
     Attributes
@@ -37,28 +37,27 @@ class Choice:
     values: Values
 
 
-def choices_of(cell: Cell, measure: str) -> list[Choice]:
+def finalists_of(cell: Cell, measure: str) -> list[WeightedFinalist]:
     """Return what the search of a cell could have chosen; of a cell without one the cell alone.
 
     Empty if the cell, or a finalist, has no reported runs with the measure, as where cells share a search.
     """
     reported = cell.values(measure)
     search = cell.records[0].search
-    finalists = search.get("finalists") or [{"trial": None, "share": 1.0}]
-    choices = []
-    for finalist in finalists:
-        if finalist["trial"] in (None, search.get("chosen")):
+    finalists = []
+    for recorded in search.get("finalists") or [{"trial": None, "share": 1.0}]:
+        if recorded["trial"] in (None, search.get("chosen")):
             values: Values = reported
         else:
             values = {
                 int(seed): metrics[measure]
-                for seed, metrics in finalist["metrics"].items()
+                for seed, metrics in recorded["metrics"].items()
                 if measure in metrics
             }
         if not values:
             return []
-        choices.append(Choice(finalist["share"], values))
-    return choices
+        finalists.append(WeightedFinalist(recorded["share"], values))
+    return finalists
 
 
 class Procedures:
@@ -74,21 +73,23 @@ class Procedures:
 
     def __init__(self, measure: str) -> None:
         self._measure = measure
-        self._choices: dict[str, list[Choice]] = {}
+        self._finalists: dict[str, list[WeightedFinalist]] = {}
         self._draws: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def seeds(self, *cells: Cell) -> tuple[int, ...]:
         """Return the seeds that all settings have that the searches of the cells could have chosen."""
-        choices = [self._choices_of(cell) for cell in cells]
-        if not all(choices):
+        finalists = [self._finalists_of(cell) for cell in cells]
+        if not all(finalists):
             return ()
-        return tuple(sorted(set.intersection(*(set(choice.values) for own in choices for choice in own))))
+        return tuple(
+            sorted(set.intersection(*(set(finalist.values) for own in finalists for finalist in own)))
+        )
 
     def draws(self, cell: Cell, seeds: tuple[int, ...]) -> Array:
         """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``."""
         key = cell.key, seeds
         if key not in self._draws:
-            self._draws[key] = draw_means(self._choices_of(cell), seeds, cell.key)
+            self._draws[key] = draw_means(self._finalists_of(cell), seeds, cell.key)
         return self._draws[key]
 
     def mean(self, cell: Cell) -> Interval | None:
@@ -101,14 +102,14 @@ class Procedures:
 
         Seeds are resampled together; a setting has the mean of those drawn that it has. None as in `difference`.
         """
-        own, others = self._choices_of(cell), self._choices_of(other)
+        own, others = self._finalists_of(cell), self._finalists_of(other)
         if not own or not others or not (searches(cell) or searches(other)):
             return None
-        choices = [*own, *others]
-        fewest = min(len(choice.values) for choice in choices)
+        finalists = [*own, *others]
+        fewest = min(len(finalist.values) for finalist in finalists)
         if fewest < FEWEST:
             return None
-        seeds = tuple(sorted({seed for choice in choices for seed in choice.values}))
+        seeds = tuple(sorted({seed for finalist in finalists for seed in finalist.values}))
         return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), fewest)
 
     def difference(self, cell: Cell, other: Cell) -> Interval | None:
@@ -121,10 +122,10 @@ class Procedures:
             return None
         return interval_of(self.draws(cell, seeds) - self.draws(other, seeds), len(seeds))
 
-    def _choices_of(self, cell: Cell) -> list[Choice]:
-        if cell.key not in self._choices:
-            self._choices[cell.key] = choices_of(cell, self._measure)
-        return self._choices[cell.key]
+    def _finalists_of(self, cell: Cell) -> list[WeightedFinalist]:
+        if cell.key not in self._finalists:
+            self._finalists[cell.key] = finalists_of(cell, self._measure)
+        return self._finalists[cell.key]
 
 
 def searches(cell: Cell) -> bool:
@@ -133,7 +134,7 @@ def searches(cell: Cell) -> bool:
 
 
 def procedure_interval(
-    choices: Sequence[Choice], baseline: Sequence[Choice] = (), *, key: str = ""
+    finalists: Sequence[WeightedFinalist], baseline: Sequence[WeightedFinalist] = (), *, key: str = ""
 ) -> Interval | None:
     """Return the 95 % interval of a mean over searches and seeds; with a baseline, of the paired difference.
 
@@ -142,9 +143,9 @@ def procedure_interval(
 
     Parameters
     ----------
-    choices : sequence of Choice
+    finalists : sequence of WeightedFinalist
         What the search could have chosen.
-    baseline : sequence of Choice, optional
+    baseline : sequence of WeightedFinalist, optional
         The same of another row.
     key : str
         Of the draws; rows with different keys choose independently.
@@ -154,11 +155,11 @@ def procedure_interval(
     tuple of float or None
         The ends; None with fewer seeds than `FEWEST`.
     """
-    known = [set(choice.values) for choice in (*choices, *baseline)]
+    known = [set(finalist.values) for finalist in (*finalists, *baseline)]
     seeds = sorted(set.intersection(*known)) if known else []
     if len(seeds) < FEWEST:
         return None
-    draws = draw_means(choices, seeds, f"{key} row")
+    draws = draw_means(finalists, seeds, f"{key} row")
     if baseline:
         draws = draws - draw_means(baseline, seeds, f"{key} baseline")
     return interval_of(draws, len(seeds))
@@ -171,14 +172,14 @@ def interval_of(draws: Array, seeds: int) -> Interval:
     return float(low), float(high)
 
 
-def draw_means(choices: Sequence[Choice], seeds: Sequence[int], key: str) -> Array:
+def draw_means(finalists: Sequence[WeightedFinalist], seeds: Sequence[int], key: str) -> Array:
     """Return means of resampled seeds of settings drawn by their shares, ``(RESAMPLES,)``.
 
     Of a setting that has not all of the seeds, those count that it has; all of them where none is drawn.
     """
-    shares = np.array([choice.share for choice in choices])
-    which = rng.numpy_stream(0, "procedure", key).choice(len(choices), RESAMPLES, p=shares / shares.sum())
-    values = np.array([[choice.values.get(seed, np.nan) for seed in seeds] for choice in choices])
+    shares = np.array([finalist.share for finalist in finalists])
+    which = rng.numpy_stream(0, "procedure", key).choice(len(finalists), RESAMPLES, p=shares / shares.sum())
+    values = np.array([[finalist.values.get(seed, np.nan) for seed in seeds] for finalist in finalists])
     known = np.isfinite(values)
     weights = resamples(len(seeds))
     if known.all():

@@ -24,7 +24,7 @@ from harness.core import rng
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD, RIVALS
 from harness.report.data.leaderboard import model_for
-from harness.report.data.procedure import Choice, choices_of, draw_means
+from harness.report.data.procedure import WeightedFinalist, draw_means, finalists_of
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, grouped
 from harness.report.data.specs import part_name
@@ -193,11 +193,14 @@ def _task(
         return None
     losses = np.array([sign * fmean(own[seed] for seed in seeds) for own in values])
     # Cells that borrow a choice have no finalists, and the luck of their seeds alone.
-    choices = [choices_of(cell, by) or [Choice(1.0, own)] for cell, own in zip(cells, values, strict=True)]
-    common = [seed for seed in seeds if all(seed in choice.values for own in choices for choice in own)]
+    finalists = [
+        finalists_of(cell, by) or [WeightedFinalist(1.0, own)]
+        for cell, own in zip(cells, values, strict=True)
+    ]
+    common = [seed for seed in seeds if all(seed in finalist.values for own in finalists for finalist in own)]
     drawn = None
     if len(common) >= FEWEST_SEEDS:
-        columns = [draw_means(own, common, cell.key) for cell, own in zip(cells, choices, strict=True)]
+        columns = [draw_means(own, common, cell.key) for cell, own in zip(cells, finalists, strict=True)]
         drawn = sign * np.stack(columns, axis=-1)[order]
     return _Task(losses, drawn, resolution.of(*cells), len(seeds if drawn is None else common))
 

@@ -32,7 +32,7 @@ LEAST_SKEW = 0.05  # about what chance alone does to a client with 60 samples
 
 
 class Shape(NamedTuple):
-    """How samples are held.
+    """The shape of a federation: how many clients hold how many samples, and how their labels differ.
 
     Attributes
     ----------

@@ -12,6 +12,8 @@ from typing import Any
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 
+SURFACE = "surface"  # as in `harness.config.tune`, which imports torch
+
 
 @dataclass(frozen=True)
 class Searched:
@@ -35,6 +37,11 @@ class Searched:
         return own
 
     @property
+    def by_surface(self) -> bool:
+        """Whether a surface over all budgets has chosen, and not successive halving at one."""
+        return self.tune.get("sampler") == SURFACE
+
+    @property
     def price(self) -> Mapping[str, Any] | None:
         """The privacy of all runs of the search; None without privacy, and in records of earlier versions."""
         own: Mapping[str, Any] | None = self.found.get("price")
@@ -42,7 +49,7 @@ class Searched:
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        """The trial that won; None if none had figures."""
+        """The trial that won; None if no setting has a value."""
         number = self.found["chosen"]
         return None if number is None else self.found["trials"][number]
 

@@ -10,7 +10,7 @@ import yaml
 
 from harness.config.recorded import essential
 from harness.core.units import counted
-from harness.report.data.procedure import Interval, choices_of, procedure_interval
+from harness.report.data.procedure import Interval, finalists_of, procedure_interval
 from harness.report.data.results import Cell
 from harness.report.data.statistics import paired_statistics
 from harness.report.data.tuning import Searched, searched
@@ -24,7 +24,7 @@ OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedCell:
     """A cell with the settings that a search chose.
 
     Attributes
@@ -51,7 +51,7 @@ class Choice:
         if not values:
             return row
         (sample,) = paired_statistics([list(values.values())])
-        over_searches = procedure_interval(choices_of(self.cell, metric), key=self.cell.key)
+        over_searches = procedure_interval(finalists_of(self.cell, metric), key=self.cell.key)
         return row | {
             words(metric): value_text(sample.mean, metric),
             OVER_SEEDS: _interval(sample.interval, metric),
@@ -76,20 +76,20 @@ class Choice:
         return "".join(f"# {line}\n" for line in comment) + spec
 
 
-def choices(records: Iterable[RunRecord]) -> list[Choice]:
-    """Return the choice of every cell of tuned suites."""
+def tuned_cells(records: Iterable[RunRecord]) -> list[TunedCell]:
+    """Return every cell of tuned suites with what its search chose."""
     each = [Searched((cell,), search.found) for search in searched(records) for cell in search.cells]
-    return [Choice(name, search) for name, search in zip(names_of(each), each, strict=True)]
+    return [TunedCell(name, search) for name, search in zip(names_of(each), each, strict=True)]
 
 
-def write_run_files(chosen: Iterable[Choice], folder: Path) -> dict[str, Path]:
-    """Write a run file for each choice that has one, and return them by the names of the choices."""
+def write_run_files(cells: Iterable[TunedCell], folder: Path) -> dict[str, Path]:
+    """Write a run file for each cell that has chosen, and return them by the names of the cells."""
     files = {}
-    for choice in chosen:
-        if (content := choice.run_file()) is not None:
-            name = safe_name(choice.name.replace("ε = ", "epsilon-").replace(", ", " "))
-            files[choice.name] = folder / f"chosen-{name}.yaml"
-            write_text(files[choice.name], content)
+    for cell in cells:
+        if (content := cell.run_file()) is not None:
+            name = safe_name(cell.name.replace("ε = ", "epsilon-").replace(", ", " "))
+            files[cell.name] = folder / f"chosen-{name}.yaml"
+            write_text(files[cell.name], content)
     return files
 
 

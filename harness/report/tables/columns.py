@@ -17,7 +17,7 @@ from harness.report.tables.rows import Board, epsilon_text, extrapolation, plain
 from harness.report.tables.text import form_of, is_empty, possible_change, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
-NONE = "≈"  # before a difference that is not told from none
+NO_DIFFERENCE = "≈"  # before a difference that is not told from none
 UNDONE = ("failed", "skipped", "damaged", "missing")
 DIAGNOSTICS = ("clipped_share", "noise_to_signal")
 #: Measures that have a column where a row has a value, beside the one that ranks.
@@ -185,7 +185,7 @@ def difference_column(by: str) -> ShownColumn:
     """Return the column of differences to the baseline in the ranking measure."""
     about = (
         "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm; "
-        f"{NONE} no larger than that of one method under two names"
+        f"{NO_DIFFERENCE} no larger than that of one method under two names"
     )
     return shown_column("paired_difference", difference, about)._replace(heading=f"Δ {by}")
 
@@ -238,7 +238,7 @@ def difference(row: Row) -> str:
         sure = sure if kind == "paired" or low > 0 or high < 0 else ""
     none = not is_empty(row["resolution"]) and abs(row["paired_difference"]) <= row["resolution"]
     text = signed(row["paired_difference"], "+" + form)
-    return f"{NONE} {text}{interval}" if none else f"{text}{sure}{interval}"
+    return f"{NO_DIFFERENCE} {text}{interval}" if none else f"{text}{sure}{interval}"
 
 
 def _interval(row: Row) -> str:

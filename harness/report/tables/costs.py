@@ -20,7 +20,7 @@ from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tested import seed_pairs
-from harness.report.tables.columns import NONE
+from harness.report.tables.columns import NO_DIFFERENCE
 from harness.report.tables.pivot import Grid
 from harness.report.tables.protection import Comparison, compare_protection, is_protected, label, labels
 from harness.report.tables.text import change_text, in_points, in_sentence, signed, span, spread, words
@@ -96,7 +96,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
         level = change is not None and is_level(change, resolution, plain, cell)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = (
             spread(cell.values(measure).values(), ".3f" if in_points(measure) else ".4g"),
-            f"{NONE} " * level + _with_interval(change, measure),
+            f"{NO_DIFFERENCE} " * level + _with_interval(change, measure),
             size(fmean(sent)) if sent else "",
         )
     more = len(protected) - MOST_ROWS
@@ -169,7 +169,7 @@ def _with_change(
         return text
     if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
         return text
-    level = f"{NONE} " * is_level(change, resolution, plain, cell)
+    level = f"{NO_DIFFERENCE} " * is_level(change, resolution, plain, cell)
     return f"{text} ({level}{change_text(change.mean, measure)})"
 
 
@@ -188,7 +188,7 @@ def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
     notes = [f"± is the sample standard deviation over seeds; {of_changes}."]
     changes = ((cell, change_from(plain, cell, measure, resolution.procedures)) for cell in cells[1:])
     if any(change is not None and is_level(change, resolution, plain, cell) for cell, change in changes):
-        notes.append(f"{NONE} marks a change that one method has from itself under another name.")
+        notes.append(f"{NO_DIFFERENCE} marks a change that one method has from itself under another name.")
     return notes
 
 

@@ -26,7 +26,7 @@ from harness.storage.cells import as_csv
 from harness.storage.store import RunRecord
 
 BUDGETS = ("epsilon", *(f"privacy.{name}" for name in ASKED))
-NONE = "none"  # name of the row or column of what has no such setting
+NO_SETTING = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
 
@@ -230,7 +230,7 @@ def _grid(
 def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
     """Return the name of a cell's row or column."""
     if name not in flat:
-        return NONE
+        return NO_SETTING
     beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
     return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
 

@@ -47,7 +47,7 @@ def tuning_tables(records: Iterable[RunRecord]) -> list[Grid]:
 def _table(suite: str, found: Sequence[Searched]) -> Grid:
     tune = found[0].tune
     measure, metric = f"selection_{tune['metric']}", tune["metric"]
-    by_surface = "repeats" in tune
+    by_surface = found[0].by_surface
     sizes = [] if by_surface else sorted({size for size in SIZES if size < tune["budget"]} | {tune["budget"]})
     private = any(search.found["epsilon"] is not None for search in found)
     priced = any(search.price is not None for search in found)

@@ -18,7 +18,7 @@ from harness.report.data.evidence import Row
 from harness.report.data.export import write_frame
 from harness.report.data.statistics import FEWEST
 from harness.report.data.tested import APART
-from harness.report.tables.columns import NONE, ShownColumn, narrow_columns, results_first
+from harness.report.tables.columns import NO_DIFFERENCE, ShownColumn, narrow_columns, results_first
 from harness.report.tables.pivot import Grid, grids_markdown
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board
@@ -102,7 +102,7 @@ def _comparisons(frame: pd.DataFrame) -> list[str]:
             "Intervals of tuned rows are over searches and seeds; what another search could turn around has no *."
         )
     if baseline and frame["resolution"].notna().any():
-        texts.append(f"{NONE} marks differences that one method has from itself under another name.")
+        texts.append(f"{NO_DIFFERENCE} marks differences that one method has from itself under another name.")
     if note := extrapolation(frame["noise_cohort"]):
         texts.append(note)
     if target:

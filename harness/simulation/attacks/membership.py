@@ -225,7 +225,7 @@ def _flags(pairs: Pairs, federation: Federation, coin: Tensor) -> NDArray[np.boo
 def log_odds(setup: Setup, watched: Federation, run: Simulation, number: int) -> Array:
     """Return the log odds of the label of each attacked sample; minus the loss where numbers are predicted."""
     model: Any = shared_model(run, number)
-    outputs = applied(setup.problem, watched, setup.rows, model, CANDIDATES)
+    outputs = applied(setup.problem, watched, setup.executor, model, CANDIDATES)
     odds: Array = _odds(outputs.outputs.double(), outputs.batch).cpu().numpy()
     return odds
 

@@ -1,1 +1,1 @@
-"""A module for each page of docs/results: its figures, table and picture."""
+"""A module for each page of docs/results: its values, table and picture."""

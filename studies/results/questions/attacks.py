@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from harness.report.plots.figure import MARKERS
 from studies.results.boards import Board, Boards, Row
-from studies.results.figures import Figure, extremes
 from studies.results.pages import Page
+from studies.results.values import Value, extremes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 NOTHING: dict[str, Any] = {
     "alpha": 0.0,
@@ -68,31 +68,27 @@ def page(boards: Boards) -> Page:
     made.draw = lambda figure: draw(figure, board)
     rows = {label: cells(board, settings) for label, settings in PROTECTIONS.items()}
     made.table("table", "protection", list(COLUMNS), {label: rows[label] for label in SHOWN})
-    for label, figures in rows.items():
-        made.figures |= {f"{label}, {column}": figure for column, figure in figures.items()}
-    without_noise = [
-        figures for label, figures in rows.items() if "noise" not in label and label != "nothing"
-    ]
+    for label, values in rows.items():
+        made.values |= {f"{label}, {column}": value for column, value in values.items()}
+    without_noise = [values for label, values in rows.items() if "noise" not in label and label != "nothing"]
     for column in ("membership, messages", "membership, model"):
-        made.figures[f"coarse and pruned, {column}"] = extremes(
-            [figures[column] for figures in without_noise]
-        )
+        made.values[f"coarse and pruned, {column}"] = extremes([values[column] for values in without_noise])
     for row in board.rows(algorithm="splitnn"):
         if row["labels_accuracy_mean"] is not None:
             budget = "" if row["epsilon_asked"] is None else f" {row['dp_unit']} ε {row['epsilon_asked']:g}"
             name = f"parties, beta {row['beta']:g} {row['codec']}{budget}"
-            made.figures[f"{name}, labels found"] = row.mean("labels_accuracy").share()
-            made.figures[f"{name}, accuracy"] = row.mean("accuracy").share()
+            made.values[f"{name}, labels found"] = row.mean("labels_accuracy").share()
+            made.values[f"{name}, accuracy"] = row.mean("accuracy").share()
     return made
 
 
-def cells(board: Board, settings: dict[str, Any]) -> dict[str, Figure]:
+def cells(board: Board, settings: dict[str, Any]) -> dict[str, Value]:
     """Return what was measured of a protection."""
-    figures = {
+    values = {
         column: the_row(board, rounds, settings).mean(measure).share()
         for column, (rounds, measure) in COLUMNS.items()
     }
-    return figures | {"labels found": figures["labels found"].without_interval()}
+    return values | {"labels found": values["labels found"].without_interval()}
 
 
 def the_row(board: Board, rounds: int, settings: dict[str, Any]) -> Row:
@@ -100,7 +96,7 @@ def the_row(board: Board, rounds: int, settings: dict[str, Any]) -> Row:
     return board.row(algorithm="fedavg", rounds=rounds, **NOTHING | settings)
 
 
-def draw(figure: Canvas, board: Board) -> None:
+def draw(figure: Figure, board: Board) -> None:
     """Draw a column for each measure, a line for each protection."""
     axes: list[Axes] = list(figure.subplots(1, len(PANELS), sharey=True).flat)
     for ax, (column, (title, guess)) in zip(axes, PANELS.items(), strict=True):
@@ -110,7 +106,7 @@ def draw(figure: Canvas, board: Board) -> None:
             assert mean.low is not None and mean.high is not None
             ax.plot([mean.low, mean.high], [place, place], color="#888888", linewidth=1.2)
             kind = sum(place >= first for first in GROUPS)
-            ax.plot(mean.value, place, MARKERS[kind], color="black", markersize=5)
+            ax.plot(mean.number, place, MARKERS[kind], color="black", markersize=5)
         if guess is not None:
             ax.axvline(guess, color="black", linewidth=0.8, linestyle=":")
         for first in GROUPS:

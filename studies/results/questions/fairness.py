@@ -11,7 +11,7 @@ from studies.results.federations import Federation, of_suite
 from studies.results.pages import Cells, Page
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 SUITE = "frontier"
 GROUPS = {"adult": "sex"}  #: data -> sensitive groups
@@ -36,7 +36,7 @@ def page(boards: Boards) -> Page:
                 if (row := each.row(algorithm, epsilon))
                 for name, measure in MEASURES.items()
             }
-            made.figures |= {f"{label}, {column}": figure for column, figure in cells.items()}
+            made.values |= {f"{label}, {column}": value for column, value in cells.items()}
             if cells:
                 rows[label] = {**cells}
     columns = [f"{name}, {budget(epsilon)}" for name in ("AUROC", "gap") for epsilon in (None, *BUDGETS)]
@@ -44,7 +44,7 @@ def page(boards: Boards) -> Page:
     return made
 
 
-def draw(figure: Canvas, grouped: Sequence[Federation]) -> None:
+def draw(figure: Figure, grouped: Sequence[Federation]) -> None:
     """Draw three measures by budget: a row of panels for each federation."""
     axes = figure.subplots(len(grouped), len(MEASURES), squeeze=False)
     for down, each in enumerate(grouped):

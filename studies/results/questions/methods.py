@@ -8,15 +8,15 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.report.tables.columns import NONE
+from harness.report.tables.columns import NO_DIFFERENCE
 from studies.results.boards import Boards, Row
 from studies.results.drawing import budget
 from studies.results.federations import Federation, federations
-from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
+from studies.results.values import Value, count
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 BETTER, LEVEL, WORSE = VERDICTS = "better", "no difference", "worse"
 LOOKS = {BETTER: ("#222222", ""), LEVEL: ("#cfe3f2", ""), WORSE: ("white", "////")}  #: color and hatch
@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
     federation: str
     method: str
     epsilon: float | None
-    change: Figure
+    change: Value
     verdict: str
     size: float
 
@@ -52,20 +52,22 @@ def page(boards: Boards) -> Page:
     for name, by_budget in tallies.items():
         for epsilon, verdicts in by_budget.items():
             for verdict in VERDICTS:
-                made.figures[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
+                made.values[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
     rows: Cells = {}
     for one in sorted(compared, key=lambda one: list(methods).index(one.method)):
         points = one.change.points()
         cells = rows.setdefault(f"{one.method}, {one.federation}", {})
-        cells["bytes a round"] = Figure(one.size, text=f"{one.size:.2g}")
+        cells["bytes a round"] = Value(one.size, text=f"{one.size:.2g}")
         level = one.verdict == LEVEL
-        cells[budget(one.epsilon)] = replace(points, text=f"{NONE} {points.text}") if level else points
+        cells[budget(one.epsilon)] = (
+            replace(points, text=f"{NO_DIFFERENCE} {points.text}") if level else points
+        )
     made.table("table", "method, data", ["bytes a round", *map(budget, budgets)], rows)
     for each in trusting:
         for epsilon in budgets[1:]:
             if (apart := twins(each, epsilon)) is not None:
-                made.figures.setdefault(f"{each.name}, {budget(epsilon)}, one method twice", apart)
-    made.figures["federations"] = count(len({each.name for each in trusting}))
+                made.values.setdefault(f"{each.name}, {budget(epsilon)}, one method twice", apart)
+    made.values["federations"] = count(len({each.name for each in trusting}))
     made.draw = lambda figure: draw(figure, compared, methods, budgets)
     return made
 
@@ -87,26 +89,26 @@ def comparisons(federations: Sequence[Federation], budgets: Sequence[float | Non
                     yield Comparison(each.name, row.name, epsilon, change, verdict, relative_bytes(each, row))
 
 
-def twins(federation: Federation, epsilon: float | None) -> Figure | None:
+def twins(federation: Federation, epsilon: float | None) -> Value | None:
     """Return how far apart two names of one method are, in points; without privacy they are equal."""
     row = federation.row(TWIN, epsilon)
     change = row.paired() if row else None
     if change is None:
         return None
-    return Figure(abs(change.value), rows=change.rows, text=f"{100 * abs(change.value):.1f}")
+    return Value(abs(change.number), rows=change.rows, text=f"{100 * abs(change.number):.1f}")
 
 
 def resolution(federation: Federation, row: Row) -> float:
     """Return the difference up to which rows cannot be told apart: the table's, or that of one method twice."""
     apart = twins(federation, row["epsilon_asked"])
-    return float(row["resolution"] or (apart.value if apart else 0.0))
+    return float(row["resolution"] or (apart.number if apart else 0.0))
 
 
-def decide(change: Figure, apart: float) -> str:
+def decide(change: Value, apart: float) -> str:
     """Return whether a method is better than FedAvg: by its interval, and by more than one method twice."""
-    if not change.certain or abs(change.value) <= apart:
+    if not change.certain or abs(change.number) <= apart:
         return LEVEL
-    return BETTER if change.value > 0 else WORSE
+    return BETTER if change.number > 0 else WORSE
 
 
 def relative_bytes(federation: Federation, row: Row) -> float:
@@ -130,7 +132,7 @@ def tally(compared: Sequence[Comparison]) -> tuple[dict[str, Tally], dict[str, f
 
 
 def draw(
-    figure: Canvas,
+    figure: Figure,
     compared: Sequence[Comparison],
     methods: Mapping[str, float],
     budgets: Sequence[float | None],

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from studies.results.boards import UNITS, Board, Boards
 from studies.results.drawing import budget, legend, line, places
-from studies.results.figures import Figure, count
 from studies.results.pages import Cells, Page
 from studies.results.questions.methods import TWIN
+from studies.results.values import Value, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 CENTRAL = {"dp_placement": "central", "sampling": "fixed"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,27 +43,27 @@ def page(boards: Boards) -> Page:
         for epsilon in board.values("epsilon_asked")[::-1]:
             label = f"{data}, {budget(epsilon)}"
             means = means_of(board, epsilon, dataset=data)
-            made.figures |= {f"{label}, {name}": figure for name, figure in differences(means).items()}
-            made.figures |= {
+            made.values |= {f"{label}, {name}": value for name, value in differences(means).items()}
+            made.values |= {
                 f"{label}, one method twice": apart for apart in twice(board, epsilon, dataset=data)
             }
             shares = {kind: mean.share() for kind, mean in means.items()}
-            made.figures[f"{label}, own"] = shares[OWN]
+            made.values[f"{label}, own"] = shares[OWN]
             if epsilon in TABLED:
                 rows[label] = {"no privacy": free.mean("auroc").share(), **shares}
         for kind in (INDEPENDENT, TOGETHER):
             row = board.row(dataset=data, epsilon_asked=2.0, algorithm="fedavg", **KINDS[kind])
             for way in ("up", "down"):
                 size = row[f"bytes_{way}"] / row["rounds"] / 1e3
-                made.figures[f"{data}, kB {way} a round, {kind}"] = count(size, [row.id])
+                made.values[f"{data}, kB {way} a round, {kind}"] = count(size, [row.id])
     made.table("table", "AUROC", ["no privacy", *KINDS], rows)
     for epsilon in turns.values("epsilon_asked"):
         found = differences(means_of(turns, epsilon))
-        made.figures |= {f"turns, {budget(epsilon)}, {name}": figure for name, figure in found.items()}
+        made.values |= {f"turns, {budget(epsilon)}, {name}": value for name, value in found.items()}
     return made
 
 
-def means_of(board: Board, epsilon: float, **where: Any) -> dict[str, Figure]:
+def means_of(board: Board, epsilon: float, **where: Any) -> dict[str, Value]:
     """Return the AUROC of every kind of noise that there is under a budget."""
     return {
         kind: row.mean("auroc")
@@ -72,18 +72,18 @@ def means_of(board: Board, epsilon: float, **where: Any) -> dict[str, Figure]:
     }
 
 
-def twice(board: Board, epsilon: float, **where: Any) -> Iterator[Figure]:
+def twice(board: Board, epsilon: float, **where: Any) -> Iterator[Value]:
     """Yield how far apart two names of one method are, in points: FedAvg and FedNova with secret cohorts."""
     rows = [
         board.rows(epsilon_asked=epsilon, algorithm=name, **KINDS[SECRET], **where)
         for name in ("fedavg", TWIN)
     ]
     for one, other in zip(*rows, strict=False):
-        apart = abs(100 * (one.mean("auroc") - other.mean("auroc")).value)
-        yield Figure(apart, rows=(one.id, other.id), text=f"{apart:.1f}")
+        apart = abs(100 * (one.mean("auroc") - other.mean("auroc")).number)
+        yield Value(apart, rows=(one.id, other.id), text=f"{apart:.1f}")
 
 
-def differences(means: Mapping[str, Figure]) -> dict[str, Figure]:
+def differences(means: Mapping[str, Value]) -> dict[str, Value]:
     """Return differences of two kinds of noise, in points."""
     return {
         name: (means[one] - means[other]).points()
@@ -92,7 +92,7 @@ def differences(means: Mapping[str, Figure]) -> dict[str, Figure]:
     }
 
 
-def draw(figure: Canvas, board: Board, turns: Board) -> None:
+def draw(figure: Figure, board: Board, turns: Board) -> None:
     """Draw AUROC by budget, a panel for each federation."""
     axes = list(figure.subplots(2, 3).flat)
     for ax, data in zip(axes, board.values("dataset"), strict=False):

@@ -10,11 +10,11 @@ from studies.papers.claims import read_claims
 from studies.papers.tables import evidence
 from studies.papers.verdicts import Finding, judge
 from studies.results.boards import Boards
-from studies.results.figures import count
 from studies.results.pages import Page, unlinked
+from studies.results.values import count
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 PAPERS = {
     "[FedReCo](../papers/fedreco.md)": ("fedreco",),
@@ -54,7 +54,7 @@ def findings(boards: Boards, suite: str) -> list[Finding]:
     return [judge(claim, observations) for claim in claims.claims]
 
 
-def draw(figure: Canvas, counts: dict[str, Counter[str]]) -> None:
+def draw(figure: Figure, counts: dict[str, Counter[str]]) -> None:
     """Draw a bar for each paper, with a part for each verdict."""
     ax = figure.subplots()
     for place, tally in enumerate(counts.values()):

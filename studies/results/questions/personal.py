@@ -9,12 +9,12 @@ from harness.report.plots.figure import COLORS, MARKERS
 from studies.results.boards import Boards
 from studies.results.drawing import budget
 from studies.results.federations import SUITES, Federation, federations
-from studies.results.figures import Figure
 from studies.results.pages import Cells, Page
 from studies.results.questions.methods import usual_budgets
+from studies.results.values import Value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 MEASURE = "auroc_clients"
 KINDS = {
@@ -42,8 +42,8 @@ def page(boards: Boards) -> Page:
             for epsilon in budgets
             if (lead := ahead(each, name, epsilon))
         }
-        made.figures |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
-        made.figures |= dict(over_common(each))
+        made.values |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
+        made.values |= dict(over_common(each))
         rows[each.name] = {"alone": alone(each).share().without_interval(), **leads}
     tabled = (f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least))
     columns = [column for column in tabled if any(column in row for row in rows.values())]
@@ -51,21 +51,21 @@ def page(boards: Boards) -> Page:
     return made
 
 
-def alone(federation: Federation) -> Figure:
+def alone(federation: Federation) -> Value:
     """Return what clients have that train alone."""
     row = federation.row("local", None)
     assert row is not None
     return row.mean(MEASURE)
 
 
-def ahead(federation: Federation, name: str, epsilon: float | None) -> Figure | None:
+def ahead(federation: Federation, name: str, epsilon: float | None) -> Value | None:
     """Return how far a method is ahead of training alone, inside clients."""
     _, algorithm, model = KINDS[name]
     row = federation.row(algorithm, epsilon, model)
     return row.mean(MEASURE) - alone(federation) if row else None
 
 
-def over_common(federation: Federation) -> Iterator[tuple[str, Figure]]:
+def over_common(federation: Federation) -> Iterator[tuple[str, Value]]:
     """Yield how far own models are ahead of FedAvg without privacy, over all samples and inside clients."""
     own = federation.row("ditto", None)
     if own:
@@ -74,7 +74,7 @@ def over_common(federation: Federation) -> Iterator[tuple[str, Figure]]:
             yield f"{federation.name}, Ditto over FedAvg, {name}", lead.points()
 
 
-def draw(figure: Canvas, all_of: Sequence[Federation], budgets: Sequence[float | None]) -> None:
+def draw(figure: Figure, all_of: Sequence[Federation], budgets: Sequence[float | None]) -> None:
     """Draw leads over training alone: a panel for each budget, a group of marks for each federation."""
     axes = list(figure.subplots(1, len(budgets), sharex=True, sharey=True).flat)
     for ax, epsilon in zip(axes, budgets, strict=True):
@@ -84,7 +84,7 @@ def draw(figure: Canvas, all_of: Sequence[Federation], budgets: Sequence[float |
                 lead, y = ahead(each, name, epsilon), place + 0.18 * (number - 1.5)
                 if lead is not None and lead.low is not None and lead.high is not None:
                     ax.plot([100 * lead.low, 100 * lead.high], [y, y], **look)
-                    ax.plot(100 * lead.value, y, MARKERS[number], **look, label=label)
+                    ax.plot(100 * lead.number, y, MARKERS[number], **look, label=label)
                     label = ""
         for place in range(1, len(all_of)):
             ax.axhline(place - 0.5, color="#dddddd", linewidth=0.6)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from harness.report.plots.figure import COLORS, MARKERS
 from studies.results.boards import Board, Boards, Row
 from studies.results.drawing import budget, legend, line, places
-from studies.results.figures import Figure
 from studies.results.pages import Cells, Page
 from studies.results.questions.methods import TWIN
+from studies.results.values import Value
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 WHOLE = "whole messages"
 #: What FedAvg sends -> the fields of its rows.
@@ -48,14 +48,14 @@ def page(boards: Boards) -> Page:
     whole = kinds[WHOLE]
     for epsilon, row in whole.items():
         if epsilon is not None:
-            made.figures[f"cost, {budget(epsilon)}"] = row.of_privacy(whole[None], "accuracy").points()
+            made.values[f"cost, {budget(epsilon)}"] = row.of_privacy(whole[None], "accuracy").points()
         for kind in [kind for kind in kinds if kind != WHOLE]:
             change = kinds[kind][epsilon].mean("accuracy") - row.mean("accuracy")
-            made.figures[f"{kind}, {budget(epsilon)}, change"] = change.points()
+            made.values[f"{kind}, {budget(epsilon)}, change"] = change.points()
     apart = max(
-        abs(100 * (whole[e].mean("accuracy") - row.mean("accuracy")).value) for e, row in twin.items()
+        abs(100 * (whole[e].mean("accuracy") - row.mean("accuracy")).number) for e, row in twin.items()
     )
-    made.figures["one method twice, largest"] = Figure(apart, text=f"{apart:.1f}")
+    made.values["one method twice, largest"] = Value(apart, text=f"{apart:.1f}")
     return made
 
 
@@ -65,21 +65,21 @@ def budgets_of(board: Board, settings: Mapping[str, Any]) -> dict[float | None, 
     return {epsilon: rows[epsilon] for epsilon in BUDGETS if epsilon in rows}
 
 
-def megabytes(row: Row) -> Figure:
+def megabytes(row: Row) -> Value:
     """Return what all clients send in a whole run."""
     size = row["bytes_up"] / MB
-    return Figure(size, rows=(row.id,), text=f"{size:.3g}")
+    return Value(size, rows=(row.id,), text=f"{size:.3g}")
 
 
-def draw(figure: Canvas, kinds: Kinds) -> None:
+def draw(figure: Figure, kinds: Kinds) -> None:
     """Draw accuracy by budget; and beside it, under one budget, by the bytes of a run."""
     axes = list(figure.subplots(1, 2, sharey=True, width_ratios=(3, 2)).flat)
     for number, (kind, by_budget) in enumerate(kinds.items()):
         means = {epsilon: row.mean("accuracy") for epsilon, row in by_budget.items()}
         line(axes[0], {BUDGETS.index(epsilon): mean for epsilon, mean in means.items()}, number, kind)
-        size, mean = megabytes(by_budget[SHOWN]).value, means[SHOWN]
+        size, mean = megabytes(by_budget[SHOWN]).number, means[SHOWN]
         axes[1].plot([size, size], [mean.low, mean.high], color=COLORS[number], linewidth=1.2)
-        axes[1].plot(size, mean.value, MARKERS[number], color=COLORS[number])
+        axes[1].plot(size, mean.number, MARKERS[number], color=COLORS[number])
     places(axes[0], [budget(epsilon) for epsilon in BUDGETS])
     axes[0].set_ylabel("accuracy")
     axes[1].set_xscale("log")

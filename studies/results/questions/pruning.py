@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from studies.results.boards import Board, Boards
 from studies.results.drawing import budget, legend, line, places
-from studies.results.figures import Figure, span
 from studies.results.pages import Page
 from studies.results.questions.papers import findings
+from studies.results.values import Value, span
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
 BUDGETS = (None, 8.0, 2.0, 0.5)
 BETAS = {0.0: "all", 0.9: "1 in 10", 0.99: "1 in 100"}  #: share that is not sent -> entries sent
@@ -36,7 +36,7 @@ def page(boards: Boards) -> Page:
         sent = (at_2["bytes_up"] / at_2["rounds"]) / (whole["bytes_up"] / whole["rounds"])
         means = {epsilon: board.row(epsilon_asked=epsilon, **settings).mean("auroc") for epsilon in BUDGETS}
         rows[f"{method}, {BETAS[beta]}"] = {
-            "bytes up a round": Figure(sent, rows=(at_2.id, whole.id), text=f"{100 * sent:.3g} %"),
+            "bytes up a round": Value(sent, rows=(at_2.id, whole.id), text=f"{100 * sent:.3g} %"),
             **{budget(epsilon): mean.share() for epsilon, mean in means.items()},
         }
     made.table("table", "AUROC", ["bytes up a round", *map(budget, BUDGETS)], rows)
@@ -44,13 +44,13 @@ def page(boards: Boards) -> Page:
         decision = finding.decision
         assert decision.mean is not None
         name = finding.claim.id.partition("/")[2]
-        made.figures[name] = Figure(decision.mean, decision.low, decision.high, (finding.claim.id,)).points()
-    made.figures["clients"] = span(board.values("clients"))
-    made.figures["rounds"] = span([row["rounds"] for row in board.all if row["epsilon_asked"] is not None])
+        made.values[name] = Value(decision.mean, decision.low, decision.high, (finding.claim.id,)).points()
+    made.values["clients"] = span(board.values("clients"))
+    made.values["rounds"] = span([row["rounds"] for row in board.all if row["epsilon_asked"] is not None])
     return made
 
 
-def draw(figure: Canvas, board: Board) -> None:
+def draw(figure: Figure, board: Board) -> None:
     """Draw AUROC by what is sent, a panel for each method, a line for each budget."""
     axes = list(figure.subplots(1, len(METHODS), sharey=True).flat)
     for ax, (method, settings) in zip(axes, METHODS.items(), strict=True):

@@ -96,7 +96,7 @@ def perceptron(hidden=(8,), **adapter):
 
 def after(problem, name="fedavg", rounds=2, seeds=(3,), data=None, **options):
     algorithm = ALGORITHMS[name](**{"local_steps": 2, "batch_size": 4, **options.pop("settings", {})})
-    options = {"rows": ClientExecutor("vmap"), "noise_keys": ["key"], **options}
+    options = {"executor": ClientExecutor("vmap"), "noise_keys": ["key"], **options}
     run = Simulation(problem, data or federation(), algorithm, seeds=seeds, **options)
     for _ in range(rounds):
         run.step()
@@ -220,7 +220,7 @@ def test_what_is_trained_whole_is_a_choice():
 
 
 WAYS = {
-    "loop": {"rows": ClientExecutor("loop")},
+    "loop": {"executor": ClientExecutor("loop")},
     "codec": {"compression": Compression(beta=0.5, codec="q8", error_feedback=True)},
     "record": {"privacy": Privacy.of(0.5, sampling="poisson", unit="record", clip=0.7)},
     "ghost": {"privacy": Privacy.of(0.5, sampling="poisson", unit="record", clip=0.7, ghost=True)},

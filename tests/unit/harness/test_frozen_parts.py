@@ -81,7 +81,7 @@ def record_privacy(ghost: bool):
 
 RUNS = {
     "fedavg": {},
-    "fedavg in a loop": {"rows": ClientExecutor("loop")},
+    "fedavg in a loop": {"executor": ClientExecutor("loop")},
     "fedavg, top-k in 8 bits": {"compression": Compression(beta=0.5, codec="q8", error_feedback=True)},
     "fedavg by record": {"privacy": record_privacy(ghost=False)},
     "fedavg by record, ghost": {"privacy": record_privacy(ghost=True)},
@@ -97,7 +97,7 @@ def test_a_run_is_that_of_the_trained_part_on_features(case):
     """To the last bit, with the same bytes: the frozen layer is exact, so features are what it computes."""
     name = case.split()[0].rstrip(",")
     algorithm = ALGORITHMS[name](local_steps=ALGORITHMS[name].meta.steps or 2, batch_size=4)
-    options = {"rows": ClientExecutor("vmap"), "noise_keys": ["key"], **RUNS[case]}
+    options = {"executor": ClientExecutor("vmap"), "noise_keys": ["key"], **RUNS[case]}
     whole, alone = (
         Simulation(problem, federation, algorithm, seeds=(3,), **options)
         for problem, federation in zip(problems(name in ("fedrep", "fedper")), federations(), strict=True)
@@ -311,7 +311,7 @@ def test_a_buffer_that_changes_in_large_batches_is_refused(least):
         return
     problem = classifier(build("averaging", (INPUTS,), CLASSES))
     algorithm = ALGORITHMS["fedavg"](local_steps=1, batch_size=SAMPLES)
-    run = Simulation(problem, federations()[0], algorithm, rows=ClientExecutor("loop"))
+    run = Simulation(problem, federations()[0], algorithm, executor=ClientExecutor("loop"))
     with pytest.raises(UserError, match="buffer 'mean' of Averaging changes in forward"):
         run.step()
 

@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 # Multiples of the lengths of rows and of their number; the first serves on the x86 processor it was tried on.
 PADDINGS = ((8, 4), (16, 4), (16, 8), (16, 16), (16, 32))
-FEW = 4  # rows whose products with others are summed without a library
-LEAST = 16  # entries of a row: libraries treat small products separately
+FEW_ROWS = 4  # rows whose products with others are summed without a library
+SHORTEST_ROW = 16  # entries of a row: libraries treat small products separately
 TRIED = 150  # rows up to which a padding is tried
 # Rows that are tried, after all.
 _RANGES = (
@@ -245,7 +245,7 @@ def _moved(values: Tensor, places: int) -> Tensor:
 
 def _columns(a: Tensor, g: Tensor) -> Tensor:
     """Return ``a.mT @ g``, the gradient by the shared matrix; of few rows as a sum of outer products."""
-    if _exactly() or a.shape[-2] > FEW:
+    if _exactly() or a.shape[-2] > FEW_ROWS:
         return row_product(a.mT, g)
     terms = zip(a.unsqueeze(-1).unbind(-3), g.unsqueeze(-2).unbind(-3), strict=True)
     return reduce(torch.add, [column * row for column, row in terms])
@@ -257,7 +257,7 @@ def _padded(a: Tensor, b: Tensor, align: int, step: int) -> Tensor:
     With ``align`` 1 factors stay as they are, but for the number of rows.
     """
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
-    deep, wide = (max(LEAST, n + -n % align) - n if align > 1 else 0 for n in (inner, columns))
+    deep, wide = (max(SHORTEST_ROW, n + -n % align) - n if align > 1 else 0 for n in (inner, columns))
     missing = -rows % step
     if deep or missing:
         a = nn.functional.pad(a, (0, deep, 0, missing))

@@ -103,7 +103,7 @@ def test_norm_layers_differ_and_all_else_is_shared():
     """After a round every client's model has the common weights, and scales and shifts of its own."""
     problem, federation = residual()
     algorithm = make_algorithm("fedbn", lr=0.1, local_steps=2, batch_size=None)
-    state = run_algorithm(algorithm, problem, federation, 2, rows=ClientExecutor("loop")).state
+    state = run_algorithm(algorithm, problem, federation, 2, executor=ClientExecutor("loop")).state
     ravel = Ravel(problem.module)
     norms = torch.cat(
         [
@@ -127,13 +127,13 @@ def test_fedbn_of_one_client_is_fedavg():
         "lr": 0.1,
         "local_steps": 2,
         "batch_size": None,
-        "rows": ClientExecutor("loop"),
+        "executor": ClientExecutor("loop"),
         "grad_clip": None,
     }
     one = random_federation([8], features=16)
     alone = replace(one, pool=one.pool._replace(x=one.pool.x.view(-1, 1, 4, 4)))
     plain = run_algorithm("fedavg", problem, alone, 3, **work).state.x
-    algorithm = make_algorithm("fedbn", **{k: v for k, v in work.items() if k != "rows"})
-    state = run_algorithm(algorithm, problem, alone, 3, rows=ClientExecutor("loop")).state
+    algorithm = make_algorithm("fedbn", **{k: v for k, v in work.items() if k != "executor"})
+    state = run_algorithm(algorithm, problem, alone, 3, executor=ClientExecutor("loop")).state
     seen = algorithm.view(problem).predict(algorithm.model(state)[0], alone.pool.x)
     assert close(seen, problem.predict(plain, alone.pool.x), 1e-10)

@@ -8,7 +8,7 @@ from torch import nn
 
 from harness import models
 from harness.core import rng
-from harness.core.flat_model import Ravel
+from harness.core.flat_model import Ravel, traits_of
 
 SHAPES = {
     "logistic": (7,),
@@ -84,7 +84,7 @@ def test_xavier_and_kaiming_initializations_have_their_variances():
     """Xavier: 2 / (in + out) = 2 / 500, biases 1 / out; Kaiming: 2 / in = 2 / 300, biases 0."""
     for rule, variance, bias in (("xavier", 2 / 500, 1 / 200), ("kaiming", 2 / 300, 0.0)):
         module = nn.Linear(300, 200)
-        module.initializer = rule
+        traits_of(module).initializer = rule
         ravel = Ravel(module)
         found = ravel.parameters(ravel.init(rng.stream(0, "start")))
         assert float(found["weight"].var()) == pytest.approx(variance, rel=0.03)

@@ -77,7 +77,7 @@ def test_a_run_is_verified_with_the_noise_on_its_record(spec, tmp_path, monkeypa
 
 def test_records_of_earlier_versions_keep_their_noise(spec, tmp_path):
     """They have no digest, and their noise is keyed by the id alone."""
-    outcome, folder = ran(spec, tmp_path, Execution(noise_code=code.NONE))
+    outcome, folder = ran(spec, tmp_path, Execution(noise_code=code.NO_CODE))
     final, seal = seals.read_sealed(folder.path / "done.json")
     for name in ("events", "noise_code"):
         final.pop(name, None)

@@ -238,7 +238,7 @@ def test_a_dry_run_computes_for_one_client_only(data, monkeypatch) -> None:
     algorithm = {"name": "fedbio", "local_steps": 2, "outer_rounds": 2, "batch_size": 8}
     setup = ready(data, algorithm, **fields)
     real = finished(setup).cost.state()
-    monkeypatch.setattr(setup.rows, "map", None)
+    monkeypatch.setattr(setup.executor, "map", None)
     dry = dry_run(setup).cost
     assert dry == real
     assert dry["flops"] > 0

@@ -32,7 +32,7 @@ def forgotten():
 
     def forget():
         preparation._problems.clear()
-        ready._rows.cache_clear()
+        ready._shared_executor.cache_clear()
 
     forget()
     yield forget
@@ -52,8 +52,8 @@ def test_a_run_after_others_ends_as_it_does_alone(forgotten, monkeypatch):
     forgotten()
     earlier = end({"seed": 0})
     later = end({"seed": 1})
-    assert later.rows is earlier.rows is not alone.rows
-    (gradient,) = earlier.rows._recorded.values()
+    assert later.executor is earlier.executor is not alone.executor
+    (gradient,) = earlier.executor._recorded.values()
     assert gradient._recordings
     assert torch.equal(later.state.x, alone.state.x) and not torch.equal(later.state.x, earlier.state.x)
     assert all(torch.equal(later.cost.state()[name], count) for name, count in alone.cost.state().items())
@@ -90,7 +90,7 @@ def test_only_a_few_problems_are_remembered(forgotten):
 
 
 def predict(setup, model, split="test"):
-    return evaluation.predict(setup.problem, setup.federation, setup.rows, model, split)
+    return evaluation.predict(setup.problem, setup.federation, setup.executor, model, split)
 
 
 def two_runs():
@@ -134,7 +134,7 @@ def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
     """Three gradients a round, the first of a kind of its own: 1 + 2, then one more of each."""
     spec = read_spec(SPEC | {"rounds": rounds, "eval_every": rounds})
     assert run_one(spec, tmp_path).status == "done"
-    rows = prepare(spec).rows
-    (gradient,) = rows._recorded.values()
+    executor = prepare(spec).executor
+    (gradient,) = executor._recorded.values()
     assert sum(gradient._calls.values()) == calls
     assert bool(gradient._recordings) is (rounds == 60)

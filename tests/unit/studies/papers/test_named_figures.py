@@ -6,7 +6,7 @@ from harness.core.errors import UserError
 from studies.papers import pages
 from studies.papers.claims import read_claims
 from studies.papers.observations import read_observations
-from studies.papers.pages import Judged, figures, filled, misstated
+from studies.papers.pages import Judged, filled, misstated, values
 from studies.papers.verdicts import judge
 from tests.unit.studies.papers.test_command import write
 
@@ -21,7 +21,7 @@ def judged(tmp_path):
 
 
 def test_findings_counts_and_columns_can_be_named(judged):
-    named = figures(judged)
+    named = values(judged)
     assert named["lvfl/one"].forms[1] == "0.1"
     assert (named["LVFL, claims"].text, named["LVFL, held"].text, named["LVFL, refuted"].text) == (
         "1",
@@ -36,7 +36,7 @@ def test_findings_counts_and_columns_can_be_named(judged):
     [
         ("It gains 0.1<!-- lvfl/one -->, 1<!-- LVFL, held --> held of 2.", None),
         ("It gains 0.2<!-- lvfl/one -->.", "lvfl/one is 0.1"),
-        ("It gains 0.1<!-- lvfl/two -->.", "there is no figure 'lvfl/two'"),
+        ("It gains 0.1<!-- lvfl/two -->.", "there is no value 'lvfl/two'"),
     ],
 )
 def test_a_sentence_that_names_a_figure_says_it(judged, tmp_path, monkeypatch, sentence, told):

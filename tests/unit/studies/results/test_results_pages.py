@@ -8,11 +8,11 @@ import pytest
 from harness.core.errors import UserError
 from studies.results.boards import ROOT, Board, Boards, Row
 from studies.results.command import documents, figures_csv, make_pages, shows, stale, write
-from studies.results.figures import Figure, extremes, span
 from studies.results.pages import Page, faults, filled
 from studies.results.questions.methods import BETTER, LEVEL, WORSE, decide, resolution
+from studies.results.values import Value, extremes, span
 
-LOST = Figure(-0.029, -0.035, -0.023, ("natural:1",)).points()
+LOST = Value(-0.029, -0.035, -0.023, ("natural:1",)).points()
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def pages():
 def page():
     made = Page("epsilon")
     made.table("table", "data", ["clients", "ε 8"], {"lending": {"clients": "38 states", "ε 8": LOST}})
-    made.figures["seeds"] = span([10, 20])
+    made.values["seeds"] = span([10, 20])
     return made
 
 
@@ -73,10 +73,10 @@ def test_a_sentence_that_says_what_a_figure_does_is_right(page, sentence):
         ("It loses 2.8<!-- lending, ε 8 --> points.", "is −2.9"),
         ("It loses 12.9<!-- lending, ε 8 --> points.", "is −2.9"),
         ("It gains +2.9<!-- lending, ε 8 --> points.", "is −2.9"),
-        ("It loses 2.9<!-- lending, ε 1 --> points.", "no figure 'lending, ε 1'"),
-        ("It loses 2.9 points.", "names no figure"),
-        ("It loses .029 of AUROC.", "names no figure"),
-        ("It has ε 8 and 2.9 points less.", "names no figure"),
+        ("It loses 2.9<!-- lending, ε 1 --> points.", "no value 'lending, ε 1'"),
+        ("It loses 2.9 points.", "names no value"),
+        ("It loses .029 of AUROC.", "names no value"),
+        ("It has ε 8 and 2.9 points less.", "names no value"),
     ],
 )
 def test_a_sentence_that_says_something_else_is_found(page, sentence, fault):
@@ -105,7 +105,7 @@ def test_tables_stand_between_their_marks(page):
 
 def test_a_table_shows_ten_rows_and_has_the_figures_of_all(page):
     page.table("long", "data", ["ε 8"], {f"row {n}": {"ε 8": LOST} for n in range(12)})
-    assert page.tables["long"].count("row ") == 10 and "row 11, ε 8" in page.figures
+    assert page.tables["long"].count("row ") == 10 and "row 11, ε 8" in page.values
 
 
 def test_figures_are_listed_with_their_rows(page):
@@ -116,20 +116,20 @@ def test_figures_are_listed_with_their_rows(page):
 
 def test_the_interval_of_a_difference_adds_squares():
     """Half widths of 3 and 4 give one of 5, on either side."""
-    difference = Figure(10.0, 7.0, 13.0) - Figure(2.0, -2.0, 6.0)
-    assert (difference.value, difference.low, difference.high) == (8.0, 3.0, 13.0)
-    assert (Figure(10.0) - Figure(2.0, 1.0, 3.0)).low is None
+    difference = Value(10.0, 7.0, 13.0) - Value(2.0, -2.0, 6.0)
+    assert (difference.number, difference.low, difference.high) == (8.0, 3.0, 13.0)
+    assert (Value(10.0) - Value(2.0, 1.0, 3.0)).low is None
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.912, ".912"), (0.0, ".000"), (0.9996, "1.000"), (1.0, "1.000"), (10.5, "10.500")]
 )
 def test_shares_have_no_zero_before_the_point(value, text):
-    assert Figure(value).share().text == text
+    assert Value(value).share().text == text
 
 
 def test_the_least_and_the_largest_are_written_as_one():
-    assert extremes([Figure(0.7, 0.6, 0.8).share(), Figure(0.5).share()]).text == ".500 to .700"
+    assert extremes([Value(0.7, 0.6, 0.8).share(), Value(0.5).share()]).text == ".500 to .700"
 
 
 def test_the_interval_of_a_procedure_goes_before_that_of_seeds():
@@ -157,10 +157,10 @@ def test_a_row_is_found_by_fields_of_which_none_is_empty(tmp_path):
 @pytest.mark.parametrize(
     ("change", "band", "verdict"),
     [
-        (Figure(0.02, 0.01, 0.03), 0.01, BETTER),
-        (Figure(0.02, 0.01, 0.03), 0.04, LEVEL),
-        (Figure(0.02, -0.01, 0.03), 0.0, LEVEL),
-        (Figure(-0.02, -0.03, -0.01), 0.0, WORSE),
+        (Value(0.02, 0.01, 0.03), 0.01, BETTER),
+        (Value(0.02, 0.01, 0.03), 0.04, LEVEL),
+        (Value(0.02, -0.01, 0.03), 0.0, LEVEL),
+        (Value(-0.02, -0.03, -0.01), 0.0, WORSE),
     ],
 )
 def test_a_difference_within_that_of_one_method_twice_is_none(change, band, verdict):

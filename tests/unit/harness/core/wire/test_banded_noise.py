@@ -152,8 +152,8 @@ def test_without_noise_nothing_is_remembered(data):
 def test_clients_one_by_one_get_the_same_noise(data):
     """A cohort that is computed in parts has one memory of noise."""
     ends = []
-    for rows in (ClientExecutor("vmap"), ClientExecutor("loop")):
-        run = finished(replace(noisy(data), rows=rows))
+    for executor in (ClientExecutor("vmap"), ClientExecutor("loop")):
+        run = finished(replace(noisy(data), executor=executor))
         assert "noise 1" in run.channel_state
         ends.append(run.state.x)
     assert torch.allclose(*ends, atol=1e-6)

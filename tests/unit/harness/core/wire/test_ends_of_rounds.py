@@ -38,7 +38,9 @@ class CarefulScaffold(Careful, Scaffold):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_client_that_has_posted_is_done(threads):
     whole = run(small(FedAvg), task_of(FedAvg))
-    parts = run(small(CarefulFedAvg), task_of(FedAvg), rows=ClientExecutor("loop", threads), in_parts=True)
+    parts = run(
+        small(CarefulFedAvg), task_of(FedAvg), executor=ClientExecutor("loop", threads), in_parts=True
+    )
     same_state("the state", parts, whole)
 
 

@@ -42,7 +42,7 @@ def test_a_run_ends_as_with_gradients_of_samples_but_for_rounding(data, algorith
         ends.append(torch.cat([part.flatten() for part in run.state if part.is_floating_point()]))
         assert run.statement()["epsilon_total"] > 0
     assert float((ends[0] - ends[1]).norm() / ends[0].norm()) < 1e-9
-    assert setup.rows._layouts, "another way to compute"
+    assert setup.executor._layouts, "another way to compute"
 
 
 def test_what_cannot_be_is_refused_before_the_run_also_for_pruned_networks(data):

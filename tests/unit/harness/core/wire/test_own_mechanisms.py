@@ -262,7 +262,7 @@ def test_a_mechanism_that_is_not_registered_is_no_gaussian_noise():
     del MECHANISMS["laplace"]
     with pytest.raises(UserError, match="laplace"):
         channel(given, counts=(4,)).mean(torch.zeros(1, 3))
-    assert privacy("central", 1.0, 3.0).own is None
+    assert privacy("central", 1.0, 3.0).user_noise is None
 
 
 @pytest.mark.parametrize("given", [{"noise_multiplier": 1e-9}, {"epsilon": 5, "delta": 1e-28}])

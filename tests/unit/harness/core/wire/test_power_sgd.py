@@ -284,7 +284,7 @@ def test_a_loop_over_clients_finds_the_same_factors():
     work = FedAvg(local_steps=2, batch_size=None, lr=0.5), None, Compression(rank=1, codec="float64")
     states = []
     for kind in ("vmap", "loop"):
-        run = Simulation(net, federation, *work, rows=ClientExecutor(kind))
+        run = Simulation(net, federation, *work, executor=ClientExecutor(kind))
         run.step()
         run.step()
         states.append(run.state.x)

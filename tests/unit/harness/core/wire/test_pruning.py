@@ -378,7 +378,7 @@ def test_own_models_one_by_one_are_the_whole_cohort(data) -> None:
     fields = {"compression": {"alpha": OWN}, "model": MLP}
     whole = finished(ready(data, "fedavg", **fields))
     setup = ready(data, "fedavg", **fields)
-    parts = finished(replace(setup, rows=ClientExecutor("loop")))
+    parts = finished(replace(setup, executor=ClientExecutor("loop")))
     torch.testing.assert_close(whole.state.x, parts.state.x)
     assert int(whole.cost.up) == int(parts.cost.up) and int(whole.cost.flops) == int(parts.cost.flops)
 

@@ -11,7 +11,7 @@ import pytest
 from harness import run
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.metrics import ATTACKED, ELSEWHERE, METRICS, Predictions, write_predictions
+from harness.metrics import ATTACKED, METRICS, PREFIXES, Predictions, write_predictions
 from harness.report import leaderboard, tidy
 from harness.report.data.clients import clients_table
 from harness.report.data.columns import (
@@ -24,7 +24,7 @@ from harness.report.data.columns import (
     describe,
     dictionary,
 )
-from harness.report.tables.choice import names
+from harness.report.tables.named_columns import column_names
 from harness.report.tables.pivot import grids_csv
 from harness.simulation.plan import plan
 from tests.support.records import done, spec
@@ -73,7 +73,7 @@ def test_every_entry_is_whole_and_stands_once():
 
 
 def test_the_leaderboard_and_its_metrics_have_meanings():
-    prefixed = [f"{prefix}_{name}" for prefix, own in ELSEWHERE.items() for name in own]
+    prefixed = [f"{prefix}_{name}" for prefix, own in PREFIXES.items() for name in own]
     measures = [*METRICS, *ATTACKED, *prefixed, *TABLES["measure"]]
     assert not without_meaning(
         [*LEADERBOARD, *measures, *(f"{m}_{over}" for m in measures for over in ("mean", "std"))]
@@ -135,7 +135,7 @@ def test_columns_of_committed_results_have_meanings():
 
 
 def test_every_listed_column_has_its_meaning():
-    assert all(names(leaderboard([done(spec(), accuracy=0.5)], baseline="fedavg")).values())
+    assert all(column_names(leaderboard([done(spec(), accuracy=0.5)], baseline="fedavg")).values())
 
 
 def test_the_page_of_columns_is_that_of_the_table():

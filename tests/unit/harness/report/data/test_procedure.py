@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.report import Results
-from harness.report.data.procedure import Choice, Procedures, procedure_interval
+from harness.report.data.procedure import Procedures, WeightedFinalist, procedure_interval
 from harness.report.data.statistics import paired_statistics
 from tests.support.records import done, evaluation, searched, spec
 
@@ -17,16 +17,16 @@ def values(mean, deviation=0.02, seeds=10, key=0):
 
 def test_with_one_choice_it_is_the_interval_of_the_seeds():
     own = values(0.8, seeds=20)
-    low, high = procedure_interval([Choice(1.0, own)])
+    low, high = procedure_interval([WeightedFinalist(1.0, own)])
     (seeds,) = paired_statistics([list(own.values())])
     assert low == pytest.approx(seeds.low, abs=0.003) and high == pytest.approx(seeds.high, abs=0.003)
 
 
 def test_what_could_have_been_chosen_as_well_widens_it():
     best, other = values(0.8), values(0.7, key=1)
-    alone = procedure_interval([Choice(1.0, best)])
-    rarely = procedure_interval([Choice(0.998, best), Choice(0.002, other)])
-    often = procedure_interval([Choice(0.7, best), Choice(0.3, other)])
+    alone = procedure_interval([WeightedFinalist(1.0, best)])
+    rarely = procedure_interval([WeightedFinalist(0.998, best), WeightedFinalist(0.002, other)])
+    often = procedure_interval([WeightedFinalist(0.7, best), WeightedFinalist(0.3, other)])
     assert alone[0] > 0.78 and rarely[0] > 0.76 and often[0] < 0.71
     assert alone[1] == pytest.approx(often[1], abs=0.005)
 
@@ -35,16 +35,23 @@ def test_of_a_difference_both_searches_count_and_seeds_are_paired():
     noise = values(0.0, 0.1)
     row = {seed: 0.8 + value for seed, value in noise.items()}
     baseline = {seed: 0.75 + value for seed, value in noise.items()}
-    low, high = procedure_interval([Choice(1.0, row)], [Choice(1.0, baseline)])
+    low, high = procedure_interval([WeightedFinalist(1.0, row)], [WeightedFinalist(1.0, baseline)])
     assert low == pytest.approx(0.05) and high == pytest.approx(0.05), "the noise of a seed is in both"
     worse = {seed: value - 0.1 for seed, value in row.items()}
-    low, _ = procedure_interval([Choice(0.6, row), Choice(0.4, worse)], [Choice(1.0, baseline)])
+    low, _ = procedure_interval(
+        [WeightedFinalist(0.6, row), WeightedFinalist(0.4, worse)], [WeightedFinalist(1.0, baseline)]
+    )
     assert low < 0
 
 
 def test_few_seeds_have_none():
-    assert procedure_interval([Choice(1.0, values(0.8, seeds=4))]) is None
-    assert procedure_interval([Choice(1.0, values(0.8, seeds=9)), Choice(0.5, values(0.8, seeds=4))]) is None
+    assert procedure_interval([WeightedFinalist(1.0, values(0.8, seeds=4))]) is None
+    assert (
+        procedure_interval(
+            [WeightedFinalist(1.0, values(0.8, seeds=9)), WeightedFinalist(0.5, values(0.8, seeds=4))]
+        )
+        is None
+    )
 
 
 @pytest.mark.slow
@@ -56,7 +63,9 @@ def test_it_covers_the_mean_of_independent_searches():
     for trial in range(trials):
         better = {seed: 0.80 + 0.02 * value for seed, value in enumerate(generator.standard_normal(10))}
         other = {seed: 0.76 + 0.02 * value for seed, value in enumerate(generator.standard_normal(10))}
-        low, high = procedure_interval([Choice(0.7, better), Choice(0.3, other)], key=str(trial))
+        low, high = procedure_interval(
+            [WeightedFinalist(0.7, better), WeightedFinalist(0.3, other)], key=str(trial)
+        )
         covered += low <= expected <= high
     assert covered / trials > 0.95
 

@@ -235,7 +235,7 @@ def test_more_budgets_than_columns_keep_the_smallest():
 
 def test_searches_of_each_budget_are_not_one():
     """Searches by halving have a price each, and the largest is not that of all."""
-    tune = {"metric": "auroc", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
+    tune = {"metric": "auroc", "sampler": "surface", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
     made = []
     for record in [*records(), *protected(epsilon=9.0)]:
         epsilon = 12.0 if (record.spec["privacy"] or {}).get("epsilon") == 9.0 else 3.0
@@ -282,7 +282,7 @@ def test_the_price_of_the_search_is_told():
         "epsilon": None,
         "price": price,
     }
-    tune = {"metric": "auroc", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
+    tune = {"metric": "auroc", "sampler": "surface", "repeats": [1, 2, 4], "budget": 3, "finalists": 1}
     made = [replace(record, search={**search, "tune": tune}) for record in records()]
     text = told(subject(made))["What do all releases together reveal?"]
     assert "made 96 private runs on top: ε = 12.4 together" in text, "a bound is rounded up"

@@ -7,7 +7,7 @@ import pytest
 from harness.core.errors import UserError
 from harness.report import Results, leaderboard, write_latex, write_markdown
 from harness.report.data.best import best_of
-from harness.report.tables.choice import choose, names
+from harness.report.tables.named_columns import column_names, columns_named
 from tests.support.records import done, evaluation, private, spec
 
 
@@ -23,12 +23,12 @@ def board(**asked):
 def shown(frame, *given):
     """Return heading -> text of the first row."""
     row = frame.to_dict("records")[0]
-    return {one.column.heading: one.column.text(row) for one in choose(frame, given)}
+    return {one.column.heading: one.column.text(row) for one in columns_named(frame, given)}
 
 
 def test_a_measure_is_its_mean_and_spread_in_one_cell():
     """0.90 and 0.92: mean 0.91, deviation 0.02 / sqrt(2)."""
-    (one,) = choose(board(), ["accuracy"])
+    (one,) = columns_named(board(), ["accuracy"])
     assert one.names == ("accuracy_mean", "accuracy_std")
     assert shown(board(), "accuracy") == {"Accuracy": "0.9100 ± 0.0141"}
     assert shown(board(), "accuracy_mean") == {"Accuracy mean": "0.9100"}
@@ -50,13 +50,13 @@ def test_columns_without_a_value_are_empty_not_missing(worst):
 @pytest.mark.parametrize(("given", "near"), [("accuracies", "accuracy"), ("epsilon_totl", "epsilon_total")])
 def test_an_unknown_column_names_the_nearest(given, near):
     with pytest.raises(UserError, match=f"Did you mean '{near}'"):
-        choose(board(), ["algorithm", given])
+        columns_named(board(), ["algorithm", given])
 
 
 def test_every_listed_name_can_be_chosen():
     frame = board(baseline="fedavg")
-    listed = names(frame)
-    assert len(choose(frame, listed)) == len(listed) and listed["epsilon"]
+    listed = column_names(frame)
+    assert len(columns_named(frame, listed)) == len(listed) and listed["epsilon"]
     assert {"accuracy", "accuracy_mean", "difference", "paired_p_holm"} <= set(listed)
     assert all(isinstance(text, str) for text in shown(frame, *listed).values())
 
@@ -144,7 +144,7 @@ def test_what_is_registered_counts_before_what_a_record_says():
 def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
     results = Results(rivals(6, fedavg=(0.1, {}), k_gt=(0.2, {})))
     frame = leaderboard(results)
-    columns = [one.column for one in choose(frame, ["algorithm", "accuracy"])]
+    columns = [one.column for one in columns_named(frame, ["algorithm", "accuracy"])]
     best = best_of(results.cells, ["accuracy"])
     write_markdown(frame, tmp_path / "a.md", columns, best)
     write_latex(frame, tmp_path / "a.tex", columns, best)

@@ -411,6 +411,6 @@ def test_printed_intervals_stay_within_what_is_possible():
     [("auroc", 0, 1), ("client_std", 0, 0.5), ("r2", -math.inf, 1), ("loss", -math.inf, math.inf),
      ("selection_accuracy", 0, 1), ("bytes", -math.inf, math.inf)],
 )  # fmt: skip
-def test_a_unit_tells_which_values_are_possible(measure, least, most):
+def test_a_metric_tells_which_values_are_possible(measure, least, most):
     assert bounds(measure) == (least, most)
     assert possible(math.inf, measure) == most and possible_change(2.0, "accuracy") == 1.0

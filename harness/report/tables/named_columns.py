@@ -46,14 +46,14 @@ PLAIN = (
 # fmt: on
 
 
-class Chosen(NamedTuple):
+class NamedColumn(NamedTuple):
     """A column of a table, and the columns of the leaderboard that files have in its place."""
 
     column: ShownColumn
     names: tuple[str, ...]
 
 
-def choose(frame: pd.DataFrame, names: Iterable[str]) -> list[Chosen]:
+def columns_named(frame: pd.DataFrame, names: Iterable[str]) -> list[NamedColumn]:
     """Return the columns that a user names.
 
     Parameters
@@ -69,27 +69,27 @@ def choose(frame: pd.DataFrame, names: Iterable[str]) -> list[Chosen]:
         If a name is none of them; it names the nearest.
     """
     narrow = {column.key: column for column in narrow_columns(frame)}
-    return [_choose(frame, name.strip(), narrow) for name in names]
+    return [_named(frame, name.strip(), narrow) for name in names]
 
 
-def names(frame: pd.DataFrame) -> dict[str, str]:
-    """Return every name that `choose` takes, the short ones first, with its meaning."""
+def column_names(frame: pd.DataFrame) -> dict[str, str]:
+    """Return every name that `columns_named` takes, the short ones first, with its meaning."""
     measures = {name: _about(name) for name in sorted(_measures(frame))}
     short = {name: about for name, (_, about) in SHORT.items()}
     return short | measures | {name: _about(name) for name in map(str, frame.columns)}
 
 
-def _choose(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
+def _named(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> NamedColumn:
     if name in SHORT:
-        return Chosen(_short(frame, name, narrow), SHORT[name][0])
+        return NamedColumn(_short(frame, name, narrow), SHORT[name][0])
     if name in _measures(frame):
-        return Chosen(measure_column(name), (f"{name}_mean", f"{name}_std"))
+        return NamedColumn(measure_column(name), (f"{name}_mean", f"{name}_std"))
     if name not in frame.columns:
-        raise unknown("column of the leaderboard", name, names(frame))
+        raise unknown("column of the leaderboard", name, column_names(frame))
     if name in narrow and name in PLAIN:
-        return Chosen(narrow[name], (name,))
+        return NamedColumn(narrow[name], (name,))
     number = pd.api.types.is_numeric_dtype(frame[name])
-    return Chosen(ShownColumn(words(name), name, number, partial(_plain, name), _about(name)), (name,))
+    return NamedColumn(ShownColumn(words(name), name, number, partial(_plain, name), _about(name)), (name,))
 
 
 def _short(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> ShownColumn:
