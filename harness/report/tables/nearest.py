@@ -158,6 +158,6 @@ def _pilot(asked: ReferenceAnswer, found: list[Answer]) -> str:
         else f"whether {methods[0]} holds what it promises"
     )
     return (
-        f"A pilot run would settle {what} on your data, and whether it beats clients alone{open_}: the same "
-        "command with --pilot pilot.yaml writes its suite file."
+        f"A pilot run would settle {what} on your data, and whether it beats clients alone{open_}. "
+        "--pilot pilot.yaml writes its suite file."
     )

@@ -95,7 +95,7 @@ def test_without_results_the_nearest_references_answer(capsys):
         "Your 194 clients with 143 samples are near insurance (194 clients with 143 samples)"
     )
     assert "On insurance" in text and ("They agree: " in text or "They do not agree: " in text)
-    assert "A pilot run would settle" in text and "--pilot pilot.yaml" in text
+    assert "A pilot run would settle" in text and ". --pilot pilot.yaml writes its suite file." in text
 
 
 def test_data_unlike_all_references_are_told_so(capsys):
