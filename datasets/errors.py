@@ -97,4 +97,5 @@ def nearest(name: str | Sequence[str], allowed: Iterable[str]) -> str:
     near = {name: found[0] for name in names if (found := difflib.get_close_matches(name, allowed, n=1))}
     hints = [f"{found!r}" + (f" for {name!r}" if len(names) > 1 else "") for name, found in near.items()]
     hint = f"did you mean {', '.join(hints)}? " if near else ""
-    return f"{hint}allowed: {', '.join(allowed) if allowed else 'none'}"
+    shown = [repr(name) if "," in name else name for name in allowed]
+    return f"{hint}allowed: {', '.join(shown) if shown else 'none'}"

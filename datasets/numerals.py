@@ -33,7 +33,7 @@ def values_of(texts: Sequence[object] | Column, reading: Reading) -> NDArray[np.
 def _plain(text: str, reading: Reading) -> str:
     """Return a number as Python writes it; no number if its signs are elsewhere than they should be."""
     decimal, group = re.escape(reading.decimal), re.escape(reading.thousands)
-    grouped = rf"|\d{{1,3}}(?:{group}\d{{3}})+" if group else ""
+    grouped = rf"|[1-9]\d{{0,2}}(?:{group}\d{{3}})+" if group else ""  # 0.125 is no 125
     if not re.fullmatch(rf"[+-]?(?:\d*{grouped})(?:{decimal}\d*)?(?:[eE][+-]?\d+)?", text):
         return "none"
     text = text.replace(reading.thousands, "") if reading.thousands else text

@@ -54,7 +54,7 @@ def status(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
         raise UserError(f"no results folder {folder}")
     rows = list(overview(results_folder(Path(folder)), suite))
     if suite and not rows:
-        raise UserError(f"{folder} holds no runs of suite {suite}")
+        raise results_folder(Path(folder)).none(suite)
     return pd.DataFrame(rows)
 
 

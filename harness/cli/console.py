@@ -106,10 +106,30 @@ def print_rows(
     if cut in widths and (excess := sum(widths.values()) + 1 - out.width) > 0:
         width = max(LEAST_WIDTH, widths[cut] - 2 - excess)
         heads[columns.index(cut)] = Column(cut, overflow="ellipsis", no_wrap=True, width=width)
+    else:
+        for head, width in zip(heads, _whole_words(rows, columns, out.width - 1), strict=False):
+            head.width = width
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))
     out.print(table)
+
+
+def _whole_words(rows: Sequence[dict[str, Any]], columns: Sequence[str], width: int) -> list[int]:
+    """Return widths of columns in which no word is broken; empty if all fit anyway, or cannot."""
+    texts = [
+        [key.replace("_", " "), *("" if row.get(key) is None else str(row[key]) for row in rows)]
+        for key in columns
+    ]
+    whole = [max(map(len, column)) for column in texts]
+    least = [max(len(word) for text in column for word in text.split(" ")) for column in texts]
+    spare = width - sum(least) - 2 * len(columns)
+    if spare < 0 or sum(whole) + 2 * len(columns) <= width:
+        return []
+    for left, place in enumerate(sorted(range(len(columns)), key=lambda n: whole[n] - least[n])):
+        more = min(whole[place] - least[place], spare // (len(columns) - left))
+        least[place], spare = least[place] + more, spare - more
+    return least
 
 
 def short(value: Any) -> str | None:

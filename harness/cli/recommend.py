@@ -103,7 +103,7 @@ def _print_answer(
         out.print(text, markup=False, soft_wrap=False)
     if rows:
         shown = rated_rows.readable_rows(answer)
-        print_rows(shown, rated_rows.table_title(answer, len(shown)), ("model for", "protection"))
+        print_rows(shown, rated_rows.table_title(answer, len(shown)), ("model for", "protection", "clients"))
     for text in below:
         out.print(text, markup=False, soft_wrap=False)
     return 0 if rows else 1

@@ -41,7 +41,7 @@ from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.named_columns import column_names, columns_named
 from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
-from harness.storage.store import Store
+from harness.storage.store import SEARCH, Store
 
 Made = TypeVar("Made")
 
@@ -214,7 +214,7 @@ def next_step(store: Store, name: str | None, frame: pd.DataFrame) -> str:
         return f"Next: python -m harness resume {of} makes the missing {counted(counts['missing'], 'run')}."
     if counts["failed"]:
         return f"Next: python -m harness retry {of} repeats the failed {counted(counts['failed'], 'run')}."
-    if budgets.empty:
+    if budgets.empty or (name or "").endswith(SEARCH):  # the best of a search has looked too good
         return ""
     epsilon = float(f"{budgets.quantile(0.5, interpolation='lower'):.3g}")
     return f"Next: python -m harness recommend {of} --epsilon {epsilon:g} says which method to take."

@@ -74,6 +74,8 @@ def read_statement(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise UserError(f"epsilon: no such file: {file}; give a run, as results/runs/ID") from None
         raise UserError(f"epsilon: {file} cannot be read as a statement: {error}") from error
     statement = content.get("privacy", content) if isinstance(content, Mapping) else None
     if not isinstance(statement, Mapping) or not isinstance(statement.get("composition"), list):

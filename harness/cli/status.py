@@ -15,6 +15,7 @@ from harness.config.recorded import results_folder
 from harness.core.errors import UserError
 from harness.core.units import counted
 from harness.simulation.status import overview
+from harness.storage.store import SEARCH
 
 MAX_ROWS = 60  # more runs are counted by algorithm
 
@@ -23,9 +24,10 @@ def status_command(given: argparse.Namespace) -> int:
     """Print the progress of the runs of a folder."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    rows = list(overview(results_folder(given.dir), given.suite))
+    store = results_folder(given.dir)
+    rows = list(overview(store, given.suite))
     if given.suite and not rows:
-        raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
+        raise store.none(given.suite)
     counts = Counter(row["status"] for row in rows)
     title = ", ".join(
         [counted(len(rows), "run"), *(f"{count} {status}" for status, count in sorted(counts.items()))]
@@ -40,13 +42,18 @@ def status_command(given: argparse.Namespace) -> int:
         if others:
             left = f", the first {MAX_ROWS} of {len(others)}" if len(others) > MAX_ROWS else ""
             print_rows(_readable(others[:MAX_ROWS]), f"running, failed or damaged{left}")
-    if not given.json and (step := next_step(given.dir, given.suite, counts)):
+    searches = {name + SEARCH: name for name in store.unfinished_searches()}
+    begun = [searches[name] for name in dict.fromkeys(row["suite"] for row in rows) if name in searches]
+    if not given.json and (step := next_step(given.dir, given.suite, counts, begun)):
         log.print(step, markup=False)
     return 1 if counts["failed"] or counts["damaged"] else 0
 
 
-def next_step(folder: Path, suite: str | None, counts: Counter[str]) -> str:
-    """Return what to do with the runs of a folder, as a command; empty where there are none."""
+def next_step(folder: Path, suite: str | None, counts: Counter[str], searches: Sequence[str] = ()) -> str:
+    """Return what to do with the runs of a folder, as a command; empty where there are none.
+
+    Suites whose ``searches`` are unfinished go on by their own command.
+    """
     of = shlex.join([str(folder), *(["--suite", suite] if suite else [])])
     unfinished = sum(counts[status] for status in ("missing", "interrupted", "damaged"))
     repeated = sum(counts[status] for status in ("failed", "stopped"))
@@ -54,6 +61,8 @@ def next_step(folder: Path, suite: str | None, counts: Counter[str]) -> str:
         return (
             f"Next: python -m harness status {of} again; {counted(counts['running'], 'run')} still running."
         )
+    if searches:
+        return f"Next: repeat the command of suite {' and '.join(searches)}; its search is unfinished."
     if unfinished:
         return f"Next: python -m harness resume {of} finishes {counted(unfinished, 'run')}."
     if repeated:

@@ -10,6 +10,7 @@ from pydantic import (
     AfterValidator,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -62,9 +63,9 @@ class Policies(dict[str, Any]):
         return hash(frozenset(self.items()))
 
 
-def _text(value: Any) -> Any:
-    """Return a number as the text that a file has; other values as they are."""
-    return f"{value:.15g}" if isinstance(value, int | float) else value
+def _text(value: Any, decimal: str | None = None) -> Any:
+    """Return a number as the text that a file has, with its decimal sign; other values as they are."""
+    return f"{value:.15g}".replace(".", decimal or ".") if isinstance(value, int | float) else value
 
 
 def _nested(value: Mapping[str, Any]) -> Policies:
@@ -72,7 +73,7 @@ def _nested(value: Mapping[str, Any]) -> Policies:
     return Policies({key: _nested(one) if isinstance(one, Mapping) else one for key, one in value.items()})
 
 
-def _words(where: str, value: Mapping[Any, Any]) -> dict[str, str]:
+def _words(where: str, value: Mapping[Any, Any], decimal: str | None = None) -> dict[str, str]:
     """Return a mapping of texts, in which numbers are what a file has and null is a missing cell.
 
     Raises
@@ -85,7 +86,19 @@ def _words(where: str, value: Mapping[Any, Any]) -> dict[str, str]:
             raise UserError(f"{where}: YAML reads a word as {shown(part)}; write yes and no in quotes")
         if not isinstance(part, str | int | float | None):
             raise UserError(f"{where}: a text is needed, given {shown(part)}")
-    return {str(_text(old)): "" if new is None else str(_text(new)) for old, new in value.items()}
+    return {
+        str(_text(old, decimal)): "" if new is None else str(_text(new, decimal))
+        for old, new in value.items()
+    }
+
+
+def _mapped(value: object, decimal: str | None) -> dict[str, dict[str, str]]:
+    """Return the values that columns get, written as in a file with a decimal sign."""
+    if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
+        raise UserError(
+            f"data.map: columns with their values are needed, as in {{sex: {{f: w}}}}, given {shown(value)}"
+        )
+    return {str(_text(column)): _words(f"data.map.{column}", one, decimal) for column, one in value.items()}
 
 
 #: Settings that one of several files may have of its own.
@@ -234,7 +247,7 @@ class DataSpec(Section):
 
     @field_validator("files", mode="before")
     @classmethod
-    def _named_files(cls, value: object) -> object:
+    def _named_files(cls, value: object, info: ValidationInfo) -> object:
         """Check the settings that single files have."""
         if value is None:
             return value
@@ -243,11 +256,14 @@ class DataSpec(Section):
                 "data.files: names of clients with their files are needed, as in {Aalen: a.csv}, given "
                 f"{shown(value)}"
             )
-        read = tried(partial(cls._of_a_file, f"data.files.{name}", one) for name, one in value.items())
+        shared = info.data.get("decimal")
+        read = tried(
+            partial(cls._of_a_file, f"data.files.{name}", one, shared) for name, one in value.items()
+        )
         return dict(zip(map(str, map(_text, value)), read, strict=True))
 
     @classmethod
-    def _of_a_file(cls, where: str, given: object) -> object:
+    def _of_a_file(cls, where: str, given: object, decimal: str | None) -> object:
         if isinstance(given, str):
             return given
         if not isinstance(given, Mapping):
@@ -265,7 +281,7 @@ class DataSpec(Section):
         checks = {
             "na": cls._codes,
             "rename": cls._renamed_columns,
-            "map": cls._mapped_values,
+            "map": partial(_mapped, decimal=given.get("decimal") or decimal),
             "scale": cls._scaled_columns,
         }
         try:
@@ -286,14 +302,8 @@ class DataSpec(Section):
 
     @field_validator("map", mode="before")
     @classmethod
-    def _mapped_values(cls, value: object) -> object:
-        if value is None:
-            return value
-        if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
-            raise UserError(
-                f"data.map: columns with their values are needed, as in {{sex: {{f: w}}}}, given {shown(value)}"
-            )
-        return {str(_text(column)): _words(f"data.map.{column}", one) for column, one in value.items()}
+    def _mapped_values(cls, value: object, info: ValidationInfo) -> object:
+        return value if value is None else _mapped(value, info.data.get("decimal"))
 
     @field_validator("scale", mode="before")
     @classmethod

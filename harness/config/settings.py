@@ -123,7 +123,8 @@ def _in_words(where: str, error: Any) -> UserError:
         return cause
     if isinstance(cause, UnknownField):
         return unknown(f"field of {path or 'a run'}", cause.name, cause.allowed)
-    complete = error["type"] == "missing" or isinstance(cause, DataError)  # which says what was given
+    # These say what was given.
+    complete = error["type"] == "missing" or isinstance(cause, DataError) or "; got " in str(cause)
     ending = "" if complete else f", given {shown(error['input'])}"
     message = str(cause) if cause is not None else plainly(error)
     return UserError(f"{path}: {message[0].lower()}{message[1:]}{ending}")

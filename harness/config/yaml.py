@@ -101,7 +101,9 @@ def read(where: str, text: str) -> Any:
     except yaml.MarkedYAMLError as error:  # its text repeats what was given
         mark = error.problem_mark
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UserError(f"{where} is not valid YAML: {at}{cut(str(error.problem or error))}") from None
+        if "'\\t'" in (problem := str(error.problem or error)):
+            problem = "a tab; indent with spaces"
+        raise UserError(f"{where} is not valid YAML: {at}{cut(problem)}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not valid YAML: {cut(str(error))}") from None
     except RecursionError:

@@ -22,7 +22,7 @@ from harness.executors.work import Work, in_suite
 from harness.metrics import plugin_metrics
 from harness.simulation.build import identify
 from harness.simulation.plan import affordable, vetted
-from harness.storage.store import SEARCH, UNKNOWN_SPEC, Store, read_suite
+from harness.storage.store import UNKNOWN_SPEC, Store, read_suite
 
 
 def run_suite(
@@ -189,17 +189,15 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     if not work.root.exists():
         raise UserError(f"no results folder {work.root}")
     if suite is not None and not (work.root / suite / "suite.json").exists():
-        raise UserError(f"{work.root} holds no runs of suite {suite}")
+        raise store.none(suite)
     statuses = ("failed", "stopped") if work.retry else ("interrupted", "missing", "damaged")
     runs_by_suite, skipped = recorded_runs(store, suite, statuses)
     for id, why in skipped.items():
         work.say(f"run {id} is skipped: {why}")
     ends: Counter[str] = Counter({"left": len(skipped)} if skipped else {})
-    for path in sorted(work.root.glob(f"*{SEARCH}/suite.json")):
-        name = read_suite(path)[0].get("searches_for")
-        if name is not None and not (work.root / name / "suite.json").exists():
-            work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
-            ends["left"] += 1
+    for name in store.unfinished_searches():
+        work.say(f"the search of suite {name} is unfinished; repeat the command of the suite")
+        ends["left"] += 1
     for path in store.suites():
         content, _ = read_suite(path)
         if suite in (None, content["suite"]) and _lacks_finalists(content):

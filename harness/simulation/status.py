@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from harness.storage.store import UNKNOWN_SPEC, RunFolder, Store
+from harness.storage.store import SEARCH, UNKNOWN_SPEC, RunFolder, Store
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,14 @@ def status_of(line: Mapping[str, Any] | None) -> RunStatus:
 
 
 def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a row for every run of a folder or of one suite, also while runs are in progress."""
+    """Yield a row for every run of a folder or of one suite, also while runs are in progress.
+
+    Runs of a search count until it has ended.
+    """
     damaged: list[Path] = []
-    for suite, _, cell in store.cells(only, damaged):
+    searches = [name + SEARCH for name in store.unfinished_searches() if only in (None, name)]
+    cells = (store.cells(name, damaged) for name in (only, *searches))
+    for suite, _, cell in chain.from_iterable(cells):
         id = cell["id"]
         contents = None if id is None else store.contents(cell)
         spec = cell["spec"] if contents is None else contents.started.get("spec", UNKNOWN_SPEC)
@@ -76,7 +82,7 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             "reason": contents.reason,
             "id": id,
         }
-    for path in damaged:
+    for path in dict.fromkeys(damaged):
         reason = f"{path.name} is damaged; its runs are listed without a suite, verify and resume need it"
         yield {
             "suite": path.parent.name,

@@ -196,6 +196,11 @@ class Store:
         """Return the records of suites, sorted."""
         return sorted(self.root.glob("*/suite.json"))
 
+    def unfinished_searches(self) -> list[str]:
+        """Return the suites whose search has begun and has not ended: they have no runs yet."""
+        names = [path.parent.name.removesuffix(SEARCH) for path in self.root.glob(f"*{SEARCH}/suite.json")]
+        return sorted(name for name in names if not (self.root / name / "suite.json").exists())
+
     def cells(
         self, suite: str | None = None, damaged: list[Path] | None = None
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -267,8 +272,19 @@ class Store:
             raise UserError(f"no results folder {self.root}")
         records = self.records(suite)
         if not records:
-            raise UserError(f"{self.root} holds no runs" + (f" of suite {suite}" if suite else ""))
+            raise self.none(suite)
         return records
+
+    def none(self, suite: str | None) -> UserError:
+        """Return the error of a folder without runs, or without those of a suite, that says what is there."""
+        text = f"{self.root} holds no runs" + (f" of suite {suite}" if suite else "")
+        unfinished = self.unfinished_searches()
+        if unfinished and suite in (None, *unfinished):
+            return UserError(
+                f"{text}: its search is unfinished; repeat the command of suite {suite or unfinished[0]}"
+            )
+        names = [path.parent.name for path in self.suites() if not path.parent.name.endswith(SEARCH)]
+        return UserError(text + (f"; it has {', '.join(names)}" if suite and names else ""))
 
     def record(self, id: str, spec: Mapping[str, Any], suite: str = "") -> RunRecord:
         """Return one run, as of a suite if one is named."""

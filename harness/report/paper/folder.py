@@ -12,7 +12,7 @@ from harness.core.errors import UserError
 from harness.report.data.best import RULE, best_of
 from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
-from harness.report.paper.references import bibtex
+from harness.report.paper.references import bibtex, software
 from harness.report.plots.every import PICTURES
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.pivot import Grid
@@ -101,11 +101,12 @@ def write_paper(
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
     written = (privacy if statement else {}) | tables
     inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in written if name.endswith(".tex"))
+    made = [run.final.get("timing", {}) for cell in results.cells for run in cell.records]
     texts = {
         "paper.tex": "".join([TOP, *inputs, BOTTOM]),
         **written,
         "figures.tex": "\n".join(map(_figure, pictures)),
-        "references.bib": bibtex({cell.algorithm for cell in results.cells if cell.done}),
+        "references.bib": f"{software(made)}\n{bibtex({cell.algorithm for cell in results.cells if cell.done})}",
     }
     for name, text in texts.items():
         write_text(folder / name, text)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.config.recorded import part
 from harness.core.registry import PLUGGED
@@ -41,6 +41,19 @@ def bibtex(algorithms: Iterable[str]) -> str:
     names = set(algorithms)
     ours = [work.text for work in references() if names & set(work.algorithms)]
     return "\n\n".join([*ours, *map(_of_plugin, sorted(names & _plugged()))]) + "\n"
+
+
+def software(environments: Iterable[Mapping[str, Any]]) -> str:
+    """Return the BibTeX of fedfrontier, with the versions that made some runs (see CITATION.cff)."""
+    made = {
+        f"version {one['fedfrontier']}" + (f" (commit {one['commit']})" if "commit" in one else "")
+        for one in environments
+        if "fedfrontier" in one
+    }
+    note = f"  note = {{{in_latex('; '.join(sorted(made)).capitalize())}}},\n" if made else ""
+    author = "  author = {{The fedfrontier authors}},\n"
+    title = "  title = {{fedfrontier: the cost of privacy and compression in federated learning}},\n"
+    return f"@misc{{fedfrontier,\n{author}{title}{note}}}\n"
 
 
 def _plugged() -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.results import Results
+from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -85,7 +86,7 @@ def _curve(search: Searched) -> list[float]:
 def _title(search: Searched) -> str:
     cell = search.cells[0]
     budget = budget_of(cell)
-    data = cell.given.get("data.name", "")
+    data = data_name(cell.spec.get("data")) or ""
     problem = cell.given.get("problem.kind", "")
     parts = [
         data,

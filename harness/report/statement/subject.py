@@ -16,7 +16,7 @@ from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results
 from harness.report.tables.costs import method_table
 from harness.report.tables.pivot import Grid
-from harness.report.tables.protection import Comparison, labels
+from harness.report.tables.protection import Comparison
 
 MISSED = "sensitivity_95"
 
@@ -66,7 +66,7 @@ class Subject:
     @cached_property
     def budgets(self) -> list[str]:
         """Their budgets in words."""
-        return [text.replace("ε = ", "ε ") for text in labels(self.private)]
+        return [text.replace("ε = ", "ε ") for text in self.comparison.texts]
 
     @cached_property
     def methods(self) -> Grid | None:

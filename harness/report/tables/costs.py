@@ -22,7 +22,7 @@ from harness.report.data.specs import clients, data_name, part_name, partition_t
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NO_DIFFERENCE
 from harness.report.tables.pivot import Grid
-from harness.report.tables.protection import Comparison, compare_protection, is_protected, label, labels
+from harness.report.tables.protection import Comparison, compare_protection, is_protected, labels
 from harness.report.tables.text import change_text, in_points, in_sentence, signed, span, spread, words
 
 MOST_ROWS = 8  # more protected cells are counted, not listed
@@ -90,7 +90,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
     heads = (words(measure), "change, points" if in_points(measure) else "change", "bytes up")
     rows: dict[str, tuple[str, ...]] = {}
     cells = (plain, *protected[:MOST_ROWS])
-    for cell, text in zip(cells, labels(cells), strict=True):
+    for cell, text in zip(cells, comparison.heads, strict=False):
         sent = cell.values("bytes_up").values()
         change = None if cell is plain else change_from(plain, cell, measure, resolution.procedures)
         level = change is not None and is_level(change, resolution, plain, cell)
@@ -101,7 +101,7 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
         )
     more = len(protected) - MOST_ROWS
     note = [
-        _setting((plain, *protected)),
+        _setting(comparison),
         f"{more} more such rows are in the table of all rows." if more > 0 else "",
         _unpaired(comparison),
     ]
@@ -147,7 +147,8 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
         for name in shown
     }
     title = f"What privacy and compression cost every method on {data_of(plain)}"
-    return Grid.of_texts(title, f"{words(measure)} of", " ".join(filter(None, note)), heads, texts)
+    shown_heads = list(dict.fromkeys(comparison.heads))[: len(heads)]
+    return Grid.of_texts(title, f"{words(measure)} of", " ".join(filter(None, note)), shown_heads, texts)
 
 
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
@@ -206,10 +207,10 @@ def client_table(comparison: Comparison, results: Results) -> Grid | None:
     if not 1 < len(plain) <= MOST_NAMED:
         return None
     protected = comparison.protected[:MOST_ROWS]
-    members = list(zip(labels(protected), protected, strict=True))
+    members = list(zip(comparison.texts, protected, strict=False))
     alone = (cell for cell in results.cells if cell.algorithm == ALONE and cell.task == comparison.plain.task)
     members += [("each client alone", cell) for cell in alone if len(by_seed(cell, measure))][:1]
-    rows = {label(comparison.plain): [f"{mean:z.3f}" for mean in plain.mean(axis=1)]}
+    rows = {comparison.heads[0]: [f"{mean:z.3f}" for mean in plain.mean(axis=1)]}
     for text, cell in members:
         changes = client_changes(cell, comparison.plain, measure)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = [
@@ -242,7 +243,7 @@ def headline(comparison: Comparison, resolution: Resolution) -> str:
     sign = -1 if better_is_higher(measure) else 1
     of_measure = f"{'points of ' * in_points(measure)}{in_sentence(measure)}"
     told = []
-    for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
+    for cell, text in zip(protected[:MOST_COSTS], comparison.texts, strict=False):
         if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
             continue
         if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
@@ -253,7 +254,8 @@ def headline(comparison: Comparison, resolution: Resolution) -> str:
         ends = sorted(turn * end for end in change.interval or ())
         interval = f" [{', '.join(change_text(end, measure, '') for end in ends)}]" if ends else ""
         told.append(f"{text} {verb} {change_text(abs(change.mean), measure, '')} {of_measure}{interval}")
-    return f"On {data_of(plain)}, {'; '.join(told)}." if told else ""
+    where = f"On {data_of(plain)}" + (f", with {comparison.shared}" if comparison.shared else "")
+    return f"{where}, {'; '.join(told)}." if told else ""
 
 
 def _unpaired(comparison: Comparison) -> str:
@@ -271,8 +273,9 @@ def _unpaired(comparison: Comparison) -> str:
     )
 
 
-def _setting(cells: Sequence[Cell]) -> str:
-    """Describe the runs of cells to compare in one sentence."""
+def _setting(comparison: Comparison) -> str:
+    """Describe the runs to compare in one sentence."""
+    cells = (comparison.plain, *comparison.protected)
     spec, seeds = cells[0].spec, len(cells[0].done)
     count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
     facts = [
@@ -282,6 +285,7 @@ def _setting(cells: Sequence[Cell]) -> str:
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
         counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
         counted(seeds, "seed"),
+        comparison.shared,
         f"each row with the best of {counted(_tried(cells), 'setting')}"
         if cells[0].records[0].search
         else "settings chosen for each row"

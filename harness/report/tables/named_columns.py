@@ -31,7 +31,7 @@ SHORT = {
     "bytes": (("bytes_up", "bytes_down"), "Bytes both ways"),
     "runs": (("done", "seeds"), "Finished runs of all runs of the row"),
     "difference": (
-        ("paired_difference", "paired_low", "paired_high", "paired_p_holm"),
+        ("paired_difference", "paired_low", "paired_high", "paired_ci95", "paired_p_holm"),
         "Difference to the baseline over common seeds, its interval, * where p < .05 after Holm",
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.core.units import counted
-from harness.report.data.recommendation import ALONE, COMMON, Answer
+from harness.report.data.recommendation import ALONE, COMMON, Answer, RatedRow
 from harness.report.data.references import ReferenceAnswer, Shape, distance
 from harness.report.tables.rated_rows import (
     bound_text,
@@ -15,6 +15,7 @@ from harness.report.tables.rated_rows import (
     interval_over,
     settings_text,
     value_of,
+    within_text,
 )
 from harness.report.tables.recommendation import alone_text, listed, nearest_miss, nothing, unknown_budgets
 from harness.report.tables.text import in_sentence
@@ -93,6 +94,11 @@ def _said_of(answer: Answer, asked: ReferenceAnswer) -> str:
     ]
     if answer.equal:
         parts.append(f"not told apart from {listed([row.algorithm for row in answer.equal])}")
+    if better := _better(answer):
+        value = value_of(by, answer.estimates[better.key].mean)
+        parts.append(
+            f"{better.algorithm} reaches {value}, with {within_text(better)} seeds within the bounds"
+        )
     common = next((row for row in answer.rows if row.row["model_for"] == COMMON), None)
     if common is not None and best.row["model_for"] != COMMON:
         value = value_of(by, answer.estimates[common.key].mean)
@@ -100,6 +106,15 @@ def _said_of(answer: Answer, asked: ReferenceAnswer) -> str:
     if best.row["model_for"] != ALONE and (alone := alone_text(answer, by)):
         parts.append(alone)
     return "; ".join(parts) + "."
+
+
+def _better(answer: Answer) -> RatedRow | None:
+    """Return the best row that is better than the first, which is within the bounds in more seeds."""
+    losses = answer.losses
+    ahead = [
+        row for row in answer.rivals if losses[row.key].mean < 0 and answer.is_difference(losses[row.key])
+    ]
+    return min(ahead, key=lambda row: losses[row.key].mean, default=None)
 
 
 def _agreement(asked: ReferenceAnswer, found: list[Answer]) -> str:
@@ -158,6 +173,6 @@ def _pilot(asked: ReferenceAnswer, found: list[Answer]) -> str:
         else f"whether {methods[0]} holds what it promises"
     )
     return (
-        f"A pilot run would settle {what} on your data, and whether it beats clients alone{open_}: the same "
-        "command with --pilot pilot.yaml writes its suite file."
+        f"A pilot run would settle {what} on your data, and whether it beats clients alone{open_}. "
+        "--pilot pilot.yaml writes its suite file."
     )

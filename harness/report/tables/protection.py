@@ -1,8 +1,9 @@
-"""Comparison of protected cells of an algorithm with the same cell without privacy and compression."""
+"""Comparison of protected cells of an algorithm with the same cell without protection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from harness.metrics import better_is_higher
@@ -19,14 +20,31 @@ class Comparison(NamedTuple):
     measure : str
         Measure to compare.
     plain : Cell
-        The cell without privacy and compression.
+        The cell without privacy and compression; if all cells are compressed, without privacy.
     protected : tuple[Cell, ...]
-        At least one cell with the same spec except for privacy and compression.
+        At least one cell with the same spec except for privacy and compression; or for privacy.
     """
 
     measure: str
     plain: Cell
     protected: tuple[Cell, ...]
+
+    @property
+    def shared(self) -> str:
+        """The compression that all cells have, in words; empty if one has none."""
+        return label(self.plain) if is_protected(self.plain) else ""
+
+    @property
+    def texts(self) -> list[str]:
+        """What each protected cell has and the other has not, in words."""
+        return [
+            text.replace(f", {self.shared}" if self.shared else "", "") for text in labels(self.protected)
+        ]
+
+    @property
+    def heads(self) -> list[str]:
+        """The same, after what the other cell has."""
+        return ["no privacy" if self.shared else label(self.plain), *self.texts]
 
 
 def compare_protection(
@@ -34,23 +52,22 @@ def compare_protection(
 ) -> list[Comparison]:
     """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
 
-    Only cells with a value count. Preferred is the baseline, then the comparison with the most protected cells,
-    then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
-    compared, but on others it is, are left out.
+    Only cells with a value count. Preferred is the baseline, then a cell without compression, then the comparison
+    with the most protected cells, then the one with the best unprotected cell, then the first by name. Data sets
+    on which the baseline is not compared, but on others it is, are left out.
     """
     measured = (cell for cell in Results.of(records).cells if cell.values(measure))
     families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
-        plain = [cell for cell in members if not is_protected(cell)]
-        protected = sorted((cell for cell in members if is_protected(cell)), key=_order)
+        plain, protected = _compared(members)
         if plain and protected:
             comparisons.append(Comparison(measure, plain[0], tuple(protected)))
     sign = 1 if better_is_higher(measure) else -1
 
-    def weight(comparison: Comparison) -> tuple[bool, int, float]:
-        value = comparison.plain.mean(measure)
-        return comparison.plain.algorithm == baseline, len(comparison.protected), sign * value
+    def weight(comparison: Comparison) -> tuple[bool, bool, int, float]:
+        plain, value = comparison.plain, sign * comparison.plain.mean(measure)
+        return plain.algorithm == baseline, not comparison.shared, len(comparison.protected), value
 
     best: dict[tuple[str | None, str | None], Comparison] = {}
     for comparison in sorted(comparisons, key=weight, reverse=True):
@@ -60,6 +77,20 @@ def compare_protection(
     every = list(best.values())
     with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
     return with_baseline or every
+
+
+def _compared(members: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """Return cells without protection and with it; if all are compressed, those of one compression and privacy."""
+    if all(is_compressed(cell.spec) for cell in members):
+        alike = grouped(members, lambda cell: json.dumps(cell.spec["compression"], sort_keys=True))
+        pairs = [_parted(some, lambda cell: bool(cell.spec.get("privacy"))) for some in alike.values()]
+        return max(pairs, key=lambda pair: (bool(pair[0]), len(pair[1])))
+    return _parted(members, is_protected)
+
+
+def _parted(cells: Sequence[Cell], test: Callable[[Cell], bool]) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells that fail a test, and in order those that pass it."""
+    return [cell for cell in cells if not test(cell)], sorted(filter(test, cells), key=_order)
 
 
 def label(cell: Cell) -> str:

@@ -81,9 +81,7 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
     if extrapolated := sum(not is_empty(row["noise_cohort"]) for row, *_ in runs):
         return f"that of {counted(extrapolated, 'run')} is extrapolated"
     if paired := sum(draws == PAIRED for *_, draws, _ in runs):
-        return (
-            f"{counted(paired, 'run')} share their noise, as those of a search do, so it protects one alone"
-        )
+        return f"{counted(paired, 'run')} share their noise, as those of a search do: ε is of one run alone"
     missing = [row for row, *_, events in runs if events is None]
     if not missing:
         return None

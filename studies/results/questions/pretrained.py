@@ -68,7 +68,7 @@ def budgets_of(board: Board, settings: Mapping[str, Any]) -> dict[float | None, 
 def megabytes(row: Row) -> Value:
     """Return what all clients send in a whole run."""
     size = row["bytes_up"] / MB
-    return Value(size, rows=(row.id,), text=f"{size:.3g}")
+    return Value(size, rows=(row.id,), text=f"{size:.3g}" if size < 1000 else f"{size:,.0f}")
 
 
 def draw(figure: Figure, kinds: Kinds) -> None:

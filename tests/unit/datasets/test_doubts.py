@@ -84,6 +84,7 @@ def test_signs_elsewhere_than_they_should_be_are_no_numbers(read):
         (["1,5", "2,500"] * 30, {"thousands": ","}),
         (["1.5", "2,5"] * 30, {"decimal": ","}),
         (["1.5", "2.5"] * 30, {"decimal": ","}),
+        (["0.125", "2,5"] * 30, {"decimal": ",", "thousands": "."}),
     ):
         with pytest.raises(DataError, match="is text, but most"):
             read(cells, **options)

@@ -79,6 +79,27 @@ def test_an_address_renames_and_maps(hospitals):
     assert data.features == ("size", "sex=m", "sex=other")
 
 
+def test_numbers_of_a_map_are_written_as_in_the_file(tmp_path):
+    """0.25 was text in a file of decimal commas, and 0.125 was 125 where points separate thousands."""
+    (tmp_path / "a.csv").write_text("crp;ill\n" + "".join(f"{i},5;{i % 2}\n" for i in range(20)) + "<0,5;1\n")
+    german = {"decimal": ",", "thousands": "."}
+    own = {"path": str(tmp_path / "a.csv"), "map": {"crp": {"<0,5": 0.125, 1.5: 2.5}}}
+    for data in (
+        {"name": "csv", "label": "ill", **german, **own},
+        {"files": {"A": {**own, **german}}, "label": "ill"},
+        {"files": {"A": own}, "label": "ill", **german},
+    ):
+        spec = DataSpec.model_validate(data)
+        assert load(**spec.model_dump(exclude_none=True, exclude={"drop_negatives"})).x[-1, 0] == 0.125
+        assert DataSpec.model_validate(spec.model_dump(exclude_none=True)) == spec
+    with pytest.raises(
+        DataError, match="is text, but most"
+    ):  # a text stands for itself, and is no number there
+        read({"name": "csv", "label": "ill", **german, **own, "map": {"crp": {"<0,5": "0.125"}}})
+    with pytest.raises(DataError, match="allowed: '0,5', '1,5'"):  # where one ends is seen
+        read({"name": "csv", "label": "ill", **german, **own, "map": {"crp": {"2": "1"}}})
+
+
 def test_the_rest_of_a_map_keeps_people_apart(hospitals):
     """Both hospitals number their patients from 0."""
     for name in ("c", "d"):

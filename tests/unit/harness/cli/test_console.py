@@ -32,6 +32,29 @@ def test_a_narrow_terminal_lacks_the_most_dispensable_columns_and_says_so(monkey
     assert "Omitted for lack of width: oracle calls, reason;" in text
 
 
+def test_no_word_of_a_narrow_table_is_broken(monkeypatch):
+    """Of nine columns in 80 a federation was "federat ion", a method "scaffol d"."""
+    row = {
+        "federation": "lending",
+        "method": "scaffold",
+        "AUROC": "0.533 [0.498, 0.561]",
+        "costs_(points)": "11.6",
+    }
+    row |= {
+        "told_apart": "yes",
+        "within_bounds": "about 40 of 50",
+        "bytes": "112 kB",
+        "worst_client": "0.6844",
+    }
+    text = io.StringIO()
+    monkeypatch.setattr(console, "out", Console(file=text, width=80))
+    console.print_rows([row, row | {"federation": "vote"}], "2 rows")
+    lines = text.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for word in ("federation", "scaffold", "(points)", "0.6844", "bounds"):
+        assert any(word in line.split() for line in lines), word
+
+
 def test_the_list_of_data_sets_has_a_line_for_each_in_80_columns(monkeypatch):
     text = io.StringIO()
     screen = Console(file=text, width=80)

@@ -179,3 +179,6 @@ def test_a_statement_that_was_changed_is_found(claim_of, tmp_path, capsys) -> No
     assert "which only its plugin defines" in " ".join(capsys.readouterr().err.split())
     file.write_text("{}")
     assert main(["epsilon", "--statement", str(file)]) == 2
+    assert main(["epsilon", "--statement", str(tmp_path)]) == 2  # a results folder
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no such file" in said and "give a run, as results/runs/ID" in said and "Errno" not in said

@@ -312,7 +312,7 @@ def test_an_unknown_topology_gets_the_nearest_one():
         ("privacy.noise_multiplier", 1.0, "exactly one of.*given epsilon and noise_multiplier"),
         ("privacy.clip", 0, "clip norms must be above 0"),
         ("privacy.delta", 1.5, "privacy.delta"),
-        ("compression.beta", 1.0, r"beta.*\[0, 1\)"),
+        ("compression.beta", 1.0, r"beta.*\[0, 1\); got 1\.0$"),
         (
             "compression.beta",
             "half",

@@ -41,6 +41,11 @@ def test_a_key_has_one_value_at_every_depth(text, says):
         read("a.yaml", text)
 
 
+def test_a_tab_is_called_a_tab():
+    with pytest.raises(UserError, match=r"line 2, column 1: a tab; indent with spaces$"):
+        read("a.yaml", "partition:\n\tkind: iid")
+
+
 def test_what_is_merged_may_be_given_anew():
     """Also where the merged section is one that itself gives a merged key anew."""
     found = read("", "z: &z {a: 1, b: 1}\nx: &x {<<: *z, a: 2}\ny: {<<: *x, a: 3}\nw: [*z, *z]")

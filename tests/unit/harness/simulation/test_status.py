@@ -5,6 +5,7 @@ import json
 import os
 import re
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from harness.cli import console
 from harness.cli import progress as board_of
 from harness.cli.parser import main
 from harness.cli.progress import SuiteProgress
+from harness.cli.report import next_step as step_after_report
 from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
 from harness.simulation import status
@@ -231,3 +233,24 @@ def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch)
             shown._over.wait(0.01)
     assert not shown._thread.is_alive()
     assert shown._bar.tasks[0].completed >= 5 / SPEC["rounds"]
+
+
+def test_a_search_that_is_unfinished_has_a_status(store, capsys):
+    """An interrupted search of 72 runs was "0 runs", without a way to go on."""
+    begun(store, "a", 1, 2)
+    search = {"suite": "s-tuning", "profile": "", "searches_for": "s", "cells": [{"id": "a"}]}
+    store.write_suite("s-tuning", search)
+    for of in ([], ["--suite", "s"], ["--suite", "s-tuning"]):
+        assert main(["status", str(store.root), *of]) == 0
+        printed = capsys.readouterr()
+        assert "1 run, 1 interrupted" in printed.out
+        assert "Next: repeat the command of suite s; its search is unfinished." in printed.err
+        if of != ["--suite", "s-tuning"]:
+            assert main(["leaderboard", str(store.root), *of]) == 2
+            assert "its search is unfinished; repeat the command of suite s" in capsys.readouterr().err
+    rows = pd.DataFrame([{"epsilon_total": 8.0, "missing": 0, "failed": 0}])
+    assert step_after_report(store, "s", rows) and not step_after_report(store, "s-tuning", rows)
+    store.write_suite("s", {"suite": "s", "profile": "", "cells": []})  # the search has ended
+    assert not list(overview(store))
+    assert main(["leaderboard", str(store.root), "--suite", "t"]) == 2
+    assert "holds no runs of suite t; it has s" in capsys.readouterr().err

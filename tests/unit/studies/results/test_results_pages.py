@@ -41,6 +41,7 @@ def test_every_page_has_an_answer_a_picture_and_a_short_table(pages):
         assert f"]({page.name}.png)" in text and "<!-- figures: table -->" in text, path
         for heading in ("## How it was measured", "## Limits", "## Repeat it"):
             assert heading in text, path
+        assert not re.search(r"\de\+\d", text), path  # 1.02e+03
 
 
 def test_the_index_answers_every_question(pages):

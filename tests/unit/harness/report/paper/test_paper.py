@@ -97,7 +97,7 @@ def test_the_document_holds_all_files_and_cites_what_it_lists(tmp_path):
     assert (tmp_path / "paper" / "curves.pdf").read_bytes() == PDF
     works = set(re.findall(r"^@\w+\{(\w+),", texts["references.bib"], re.MULTILINE))
     assert (
-        works == {"mcmahan2017communication", "karimireddy2020scaffold"}
+        works == {"fedfrontier", "mcmahan2017communication", "karimireddy2020scaffold"}
         and r"\nocite{*}" in texts["paper.tex"]
     )
 

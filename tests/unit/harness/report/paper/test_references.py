@@ -9,7 +9,7 @@ import pytest
 
 from harness.config import plugins, run  # noqa: F401  loads the algorithms
 from harness.core.algorithm import ALGORITHMS
-from harness.report.paper.references import bibtex, references
+from harness.report.paper.references import bibtex, references, software
 
 ROOT = Path(__file__).parents[5]
 UNPUBLISHED = {"centralized", "local", "fedreco", "fedreco_pvr"}  # see the headers of their files
@@ -79,6 +79,16 @@ def test_bibtex_has_what_is_asked_for_and_nothing_else():
         "karimireddy2020scaffold",
         "mcmahan2017communication",
     ]
+
+
+def test_the_software_is_cited_with_the_versions_of_the_runs_by_the_title_of_its_citation_file():
+    commits = [{"fedfrontier": "1.0.0", "commit": c} for c in ("b2", "a1", "a1")]
+    text = software([*commits, {}])
+    assert "note = {Version 1.0.0 (commit a1); version 1.0.0 (commit b2)}" in text
+    assert "note" not in software([{}]) and text.count("{") == text.count("}")
+    title, author = (re.search(rf"{name} = {{{{(.*)}}}}", text)[1] for name in ("title", "author"))
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert title in citation and author in citation
 
 
 @pytest.mark.usefixtures("registries")

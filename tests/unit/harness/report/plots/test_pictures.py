@@ -2,16 +2,19 @@
 
 import json
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from datasets.client_statistics import ClientCounts, unpack
 from harness.cli.parser import main
+from harness.report.data.results import Results
 from harness.report.plots import figure
 from harness.report.plots.curves import learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
+from harness.report.plots.tuning import _title as tuning_title
 from harness.storage.store import Store
 from tests.support.records import done, evaluation, partition, spec, undone
 from tests.support.written import texts_in
@@ -45,6 +48,13 @@ def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
     texts = texts_in(fairness(runs, tmp_path / "a")[1])
     assert {"gap 0.300 ± 0.141", "gap 0.150 ± 0.071", "spread 0.150 ± 0.071"} <= set(texts)
     assert {"f", "m", "fedavg", "mean of clients", "worst client"} <= set(texts)
+
+
+def test_the_picture_of_a_search_names_a_file_as_others_do():
+    """It was "csv"."""
+    own = run(data={"name": "csv", "path": "folder/hosp.csv", "label": "ill"})
+    search = SimpleNamespace(cells=Results.of([own]).cells)
+    assert tuning_title(search) == "hosp.csv · no privacy"
 
 
 @pytest.mark.usefixtures("vectors_only")

@@ -121,6 +121,25 @@ def test_the_baseline_is_compared_and_else_the_algorithm_with_most_protected_cel
     assert [label(cell) for cell in found.protected] == ["50 % of hidden units pruned"]
 
 
+def test_where_all_is_compressed_alike_privacy_is_compared_alone():
+    """A suite of pruned runs said nothing of what privacy costs, and had no statement."""
+    pruned = [
+        run(seed, value, epsilon=e, beta=0.9) for seed in range(2) for value, e in ((0.8, None), (0.7, 2))
+    ]
+    (found,) = compare_protection(pruned)
+    assert found.shared == "90 % of message entries dropped" and found.texts == ["ε = 2"]
+    text = " ".join(printed(pruned).split())
+    assert "On adult, with 90 % of message entries dropped, ε = 2 costs 10.0 points of accuracy" in text
+    assert "2 seeds, 90 % of message entries dropped." in text
+    assert costs(Results.of(pruned), "accuracy", None)[0].table.rows == ("no privacy", "ε = 2")
+    others = [
+        run(seed, value, epsilon=e, beta=0.5) for seed in range(2) for value, e in ((0.8, None), (0.6, 8))
+    ]
+    (found,) = compare_protection([*pruned, *others])  # one compression, not two that differ
+    assert label(found.plain) in label(found.protected[0]) and len(found.protected) == 1
+    assert compare_protection([*pruned, *ladder("ditto")])[0].shared == ""  # rather what has no compression
+
+
 def test_without_an_unprotected_or_a_protected_cell_there_is_nothing_to_compare():
     assert compare_protection([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)]) == []
     assert compare_protection([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)]) == []

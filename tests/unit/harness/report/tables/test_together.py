@@ -105,7 +105,7 @@ def test_paired_runs_have_no_joint_epsilon(data, tmp_path, cohort):
     paired = {"draws": "paired"}
     frame = table(data, tmp_path, noisy(2.0, **paired), noisy(4.0, **paired), cohort=cohort)
     (line,) = together(frame)
-    assert "ε is not given: 4 runs share their noise" in line
+    assert "ε is not given: 4 runs share their noise, as those of a search do: ε is of one run alone" in line
 
 
 @pytest.mark.parametrize("draws", ["own", "shared", "paired"])
