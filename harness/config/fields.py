@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -278,7 +278,7 @@ class DataSpec(Section):
         if errors:
             raise together(errors)
         settings = dict(given)
-        checks = {
+        checks: dict[str, Callable[[Any], Any]] = {
             "na": cls._codes,
             "rename": cls._renamed_columns,
             "map": partial(_mapped, decimal=given.get("decimal") or decimal),

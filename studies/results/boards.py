@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -54,8 +55,19 @@ class Row:
         self.id = f"{folder}:{self['cell']}"
 
     def __getitem__(self, column: str) -> Any:
-        """Return a field; None where it is empty, or the table has no such column."""
-        return self.fields.get(column)
+        """Return a field, or by its path a setting, as ``compression.beta``; None where it is empty or missing."""
+        if "." not in column:
+            return self.fields.get(column)
+        value: Any = self.spec
+        for name in column.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The settings of its runs; empty in tables made before rows held them."""
+        settings: dict[str, Any] = json.loads(self["spec"] or "{}")
+        return settings
 
     def has(self, settings: Mapping[str, Any]) -> bool:
         """Return whether its fields have these values; None is an empty field, a tuple any of several."""
