@@ -101,12 +101,11 @@ def write_paper(
     privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
     written = (privacy if statement else {}) | tables
     inputs = (rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in written if name.endswith(".tex"))
-    made = [run.final.get("timing", {}) for cell in results.cells for run in cell.records]
     texts = {
         "paper.tex": "".join([TOP, *inputs, BOTTOM]),
         **written,
         "figures.tex": "\n".join(map(_figure, pictures)),
-        "references.bib": f"{software(made)}\n{bibtex({cell.algorithm for cell in results.cells if cell.done})}",
+        "references.bib": _cited(results),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -156,3 +155,9 @@ def _figure(picture: Path) -> str:
             "",
         ]
     )
+
+
+def _cited(results: Results) -> str:
+    """Return the BibTeX of fedfrontier and of the algorithms that have ended."""
+    made = [run.final.get("timing", {}) for cell in results.cells for run in cell.records]
+    return f"{software(made)}\n{bibtex({cell.algorithm for cell in results.cells if cell.done})}"

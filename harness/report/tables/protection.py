@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """What each protected cell has and the other has not, in words."""
+        """The words for what each protected cell has and the other has not."""
         return [
             text.replace(f", {self.shared}" if self.shared else "", "") for text in labels(self.protected)
         ]

@@ -186,3 +186,11 @@ def test_a_plan_of_a_run_that_is_refused_says_why(capsys):
 def test_a_plan_of_many_runs_says_that_it_begins(capsys):
     assert main(["plan", *RUN, "--untimed", "--sweep", "seed=0..999"]) == 0
     assert "planning 1,000 runs" in capsys.readouterr().err
+
+
+def test_a_private_run_says_the_clip_norm_also_of_its_default(tmp_path, capsys):
+    """Without `clip` it is 10, which nothing said."""
+    private = ["--set", "privacy={placement: central, epsilon: 8}", "--out", str(tmp_path)]
+    asked = ["run", "--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "4", "--rounds", "1"]
+    assert main([*asked, *private]) == 0
+    assert ", clip norm 10.0. Privacy: " in " ".join(capsys.readouterr().out.split())
