@@ -32,17 +32,12 @@ PROTECTED = [
 PRUNED = ("fedavg", "scaffold", "ditto", "dm_hsgd", "fedsgda_m", "splitnn")
 
 
-@pytest.mark.parametrize("one", EVERY, ids=lambda check: check.__name__.strip("_"))
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_conforms(name, one):
-    one(ALGORITHMS[name])
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("checks", [EVERY, PROTECTED], ids=["plain", "protected"])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_conforms_under_protection(name):
-    """Checks of the channel and of releases."""
-    rows = check(ALGORITHMS[name], PROTECTED)
+def test_conforms(name, checks):
+    """Protected: checks of the channel and of releases."""
+    rows = check(ALGORITHMS[name], checks)
     assert [row for row in rows if row["result"] != "passed"] == []
 
 
