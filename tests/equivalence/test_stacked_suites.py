@@ -117,9 +117,9 @@ SPECS = {
     | {"problem": "fair_classification", "algorithm": {"name": "fedsgda_plus", "local_steps": 2}},
     "problems drawn from the seed": {
         "problem": {"kind": "random_bilevel", "samples": 8, "noise": 0.3, "clients": 4},
-        "algorithm": {"name": "fedbioacc", "local_steps": 2, "batch_size": 2},
+        "algorithm": {"name": "fedbioacc", "local_steps": 2, "batch_size": 2, "neumann_terms": 2},
     },
-    "bilevel": {"problem": BL2, "algorithm": {"name": "fedbio", "local_steps": 2}},
+    "bilevel": {"problem": BL2, "algorithm": {"name": "fedbio", "local_steps": 2, "neumann_terms": 2}},
 }
 
 
