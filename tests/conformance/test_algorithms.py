@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import algorithms
+from algorithms.bilevel.fedbio import FedBiO
+from algorithms.bilevel.fedbioacc import FedBiOAcc
 from algorithms.centralized.fedavg import FedAvg
 from algorithms.centralized.fedprox import FedProx
 from algorithms.fairness.fedreg import FedReg
@@ -21,6 +23,20 @@ from harness.testing.conformance_releases import RELEASE_CHECKS, _noise_fades
 algorithms.load()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShortFedBiO(FedBiO):
+    """The Neumann series takes most of its time; ten terms are the rule."""
+
+    neumann_terms: int | None = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortFedBiOAcc(FedBiOAcc):
+    """As above."""
+
+    neumann_terms: int | None = 2
+
+
 EVERY = [*CHECKS, *PRINTED_CHECKS]
 # Audits have a test of their own below, and how noise adds up has one in `test_releases.py`, for each algorithm.
 # Pruning under all mechanisms takes seconds: one algorithm of each kind that has a model to prune.
@@ -29,20 +45,19 @@ PROTECTED = [
     for protected in (*CHANNEL_CHECKS, *RELEASE_CHECKS)
     if protected not in (_audited, _noise_fades, _pruned)
 ]
+CHECKED = {name: ALGORITHMS[name] for name in ALGORITHMS} | {
+    "fedbio": ShortFedBiO,
+    "fedbioacc": ShortFedBiOAcc,
+}
 PRUNED = ("fedavg", "scaffold", "ditto", "dm_hsgd", "fedsgda_m", "splitnn")
 
 
-@pytest.mark.parametrize("one", EVERY, ids=lambda check: check.__name__.strip("_"))
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_conforms(name, one):
-    one(ALGORITHMS[name])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_conforms_under_protection(name):
-    """Checks of the channel and of releases."""
-    rows = check(ALGORITHMS[name], PROTECTED)
+@pytest.mark.parametrize("checks", [EVERY, PROTECTED], ids=["plain", "protected"])
+@pytest.mark.parametrize("name", CHECKED)
+def test_conforms(name, checks):
+    """Protected: checks of the channel and of releases."""
+    rows = check(CHECKED[name], checks)
     assert [row for row in rows if row["result"] != "passed"] == []
 
 
@@ -52,10 +67,10 @@ def test_pruned_parts_stay_zero(name):
     _pruned(ALGORITHMS[name])
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", CHECKED)
 def test_releases_what_it_claims(name):
     """Under every mechanism; which errors would be found is in `tests/unit/harness/testing/test_mutants.py`."""
-    accused = {mechanism: audit["findings"] for mechanism, audit in audits(ALGORITHMS[name])}
+    accused = {mechanism: audit["findings"] for mechanism, audit in audits(CHECKED[name])}
     assert not any(accused.values()), accused
 
 

@@ -1,4 +1,4 @@
-"""The channel's conformance checks fail for algorithms that go around it; `docs/commands.md` has FedAvg pass."""
+"""The channel's conformance checks fail for algorithms that go around it; `test_algorithms.py` has FedAvg pass."""
 
 from dataclasses import dataclass, replace
 

@@ -374,7 +374,7 @@ def test_a_claim_that_is_about_to_be_given_back_is_waited_for(begun):
 
 @pytest.mark.slow
 def test_two_suites_on_one_folder_do_each_run_once(tmp_path):
-    suite = {"suite": "two", "base": SPEC | {"rounds": 150}, "sweep": {"seed": [0, 1, 2, 3]}}
+    suite = {"suite": "two", "base": SPEC | {"rounds": 60}, "sweep": {"seed": [0, 1, 2, 3]}}
     command = [
         sys.executable,
         "-m",
@@ -394,5 +394,5 @@ def test_two_suites_on_one_folder_do_each_run_once(tmp_path):
         assert process.returncode in (0, 1), text
         assert (process.returncode == 1) == ("in another process" in text), text
     lines = [path.read_text().splitlines() for path in tmp_path.glob("both/runs/*/rounds.jsonl")]
-    assert [[json.loads(line)["round"] for line in one] for one in lines] == [list(range(151))] * 4
+    assert [[json.loads(line)["round"] for line in one] for one in lines] == [list(range(61))] * 4
     assert len(list(tmp_path.glob("both/runs/*/done.json"))) == 4

@@ -17,7 +17,8 @@ import pytest
 import yaml
 from killing import CANCER, OFTEN, tiny
 
-from harness.config import plugins
+from harness.cli.parser import main
+from harness.config import code, plugins
 from harness.config.run import read_spec
 from harness.core.errors import Interrupted, UserError
 from harness.core.registry import PLUGGED
@@ -361,16 +362,16 @@ def test_an_interrupted_suite_on_a_cluster_resumes(cluster, tmp_path, alone):
 
 @quiet
 @pytest.mark.slow
-def test_a_command_on_a_cluster_writes_what_others_write(cluster, tmp_path):
+@pytest.mark.usefixtures("blank_pictures")
+def test_a_command_on_a_cluster_writes_what_others_write(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "OURS", code._ours())  # as in the workers
     base = {key: value for key, value in CANCER.items() if key != "seed"} | {"rounds": 20}
     sweep = {"algorithm.batch_size": [8, 16], "seed": "0..1"}
     suite, there, here = tmp_path / "four.yaml", tmp_path / "there", tmp_path / "here"
     suite.write_text(yaml.safe_dump({"suite": "four", "base": base, "sweep": sweep}))
-    line = [sys.executable, "-m", "harness", "suite", str(suite), "--out"]
-    joined = [*line, str(there), "--executor", "ray", "--address", cluster.address]
-    done = subprocess.run(joined, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    subprocess.run([*line, str(here), "--jobs", "1"], check=True, capture_output=True)
+    line = ["suite", str(suite), "--out"]
+    assert main([*line, str(there), "--executor", "ray", "--address", cluster.address]) == 0
+    assert main([*line, str(here), "--jobs", "1"]) == 0
     assert written(there) == written(here) != {}
 
 

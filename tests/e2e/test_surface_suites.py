@@ -103,11 +103,14 @@ def test_reported_runs_have_the_chosen_settings_and_noise_of_their_own(finished)
         assert len(search["trials"][search["chosen"]]["seeds"]) == 3
 
 
-def test_the_command_says_how_many_searches_there_are(finished, capsys, monkeypatch):
+def test_a_repeated_suite_says_its_searches_and_runs_nothing(finished, capsys, monkeypatch):
     """Of each method one without privacy and one over both budgets."""
+    before = kept(finished)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
+    monkeypatch.setattr("harness.executors.local.simulate_all", lambda *_: pytest.fail("a run is made again"))
     capsys.readouterr()
     assert suite(finished) == 0
+    assert kept(finished) == before
     said = " ".join(capsys.readouterr().err.split())
     assert "tuning tuned: 4 searches by selection_auroc, 8 + 3 + 2 runs for each budget; more where" in said
     assert "runs of other finalists, with the reported seeds" in said
@@ -165,14 +168,6 @@ def test_a_plan_says_what_it_does_not_know_of_a_search(finished, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "planned at the mean of their ranges, and searches with the runs that they make at least" in said
     assert "More runs, at most:" in said and "of settings that another budget prefers" in said
-
-
-def test_a_repeated_suite_runs_nothing_again(finished, monkeypatch):
-    before = kept(finished)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
-    monkeypatch.setattr("harness.executors.local.simulate_all", lambda *_: pytest.fail("a run is made again"))
-    assert suite(finished) == 0
-    assert kept(finished) == before
 
 
 def test_resuming_says_that_finalists_are_missing(tmp_path, monkeypatch, capsys):

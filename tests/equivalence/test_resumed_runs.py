@@ -47,7 +47,7 @@ SPECS = {
         "algorithm": {"name": "fedsgda_m", "local_steps": 3},
         "cohort": {"size": 2},
     },
-    "bilevel": {"problem": BL2, "algorithm": {"name": "fedbio", "local_steps": 2}},
+    "bilevel": {"problem": BL2, "algorithm": {"name": "fedbio", "local_steps": 2, "neumann_terms": 2}},
     "control variates": CANCER
     | {"algorithm": {"name": "scaffold", "local_epochs": 1}, "cohort": {"size": 3}},
     "error feedback and noise": CANCER

@@ -16,12 +16,12 @@ RUNS = {  # algorithm, other fields, beside how many runs each of them was done
     "directions of all clients": ({"name": "fcfl", "batch_size": 8, "minmax_rounds": 3}, {}, [3, 3, 3]),
     "soft rates of groups": ({"name": "fedreg", "slope": 10.0, **STEPS}, {}, [3, 3, 3]),
     "two stages": (
-        {"name": "fedbioacc", "outer_rounds": 2, "local_steps": 2, "batch_size": 2},
+        {"name": "fedbioacc", "outer_rounds": 2, "local_steps": 2, "batch_size": 2, "neumann_terms": 2},
         {"problem": "fair_weights", "partition": EVEN | {"clients": 3}},
         [3, 3, 3],
     ),
     "validation data of unlike sizes": (
-        {"name": "fedbio", "outer_rounds": 2, "local_steps": 2, "batch_size": 16},
+        {"name": "fedbio", "outer_rounds": 2, "local_steps": 2, "batch_size": 16, "neumann_terms": 2},
         {"problem": "fair_weights", "partition": UNEVEN | {"alpha": 5.0, "clients": 3}},
         [1, 2, 2],
     ),

@@ -44,6 +44,8 @@ def world(name):
 def compare(name, within=0.0, rounds=3, **options):
     problem, federations = world(name)
     options = {"local_steps": ALGORITHMS[name].meta.steps or 3, "batch_size": 4} | options
+    if name == "fedbio":
+        options["neumann_terms"] = 2
     together = run_algorithm(name, problem, stack(federations), rounds, seeds=SEEDS, **options)
     for number, (seed, federation) in enumerate(zip(SEEDS, federations, strict=True)):
         apart = run_algorithm(name, problem, federation, rounds, seeds=(seed,), **options)

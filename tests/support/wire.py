@@ -19,7 +19,9 @@ from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import Round
 from harness.problems.classify import classifier
 from privacy.ledger import Ledger, PrivacyReport
-from tests.support.worlds import COUNTS, EXACT, iid_federation
+from tests.support.worlds import COUNTS, EXACT, VECTORIZED, iid_federation
+
+SOFTMAX = classifier(nn.Linear(3, 2))  # of two classes by three features
 
 
 def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
@@ -56,8 +58,8 @@ def cohort(
     ledger.begin()
     return Clients(
         data,
-        problem or classifier(nn.Linear(3, 2)),
-        ClientExecutor(mode),
+        problem or SOFTMAX,
+        VECTORIZED if mode == "vmap" else ClientExecutor(mode),
         seeds=seeds,
         round=round,
         ids=numbers,

@@ -1,9 +1,14 @@
-"""Tiny problems and federations, and runs with a wire in double precision."""
+"""Tiny problems and federations, and runs with a wire in double precision.
+
+Most of a short run is spent on what its executor does at the first calls of a function, so runs share one, and
+problems are made once. No run changes either; a test of the executor itself brings its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +37,7 @@ algorithms.load()
 COUNTS = (4, 8, 2, 6)  # samples of each client of `iid_federation`
 EXACT = Compression(codec="float64")
 MM4 = Minimax(P=[1, -0.5, 0.5, 1], B=[1, 2, 1, 0], Q=[1, 2, 1, 4], c=[2, -2, 1, 3], d=[0, 4, -2, 2])
+VECTORIZED = ClientExecutor("vmap")  # of all runs that name no other
 BL2 = Bilevel(A=[2, 4], B=[2, 4], b=[0, 4], t=[3, 1], rho=1.0)
 
 
@@ -99,7 +105,7 @@ def run_algorithm(
         "cohort": cohort,
         "mixing": mixing,
         "start": start,
-        "executor": executor or ClientExecutor("vmap"),
+        "executor": executor or VECTORIZED,
         "in_parts": parts,
         "noise_keys": list(map(str, seeds)),
     }
@@ -128,7 +134,7 @@ def settled(
     do not move at all. One round must leave the fixed point as it is, which it would not if the map were not
     affine. With a period, so many rounds are the map.
     """
-    options: dict[str, Any] = {"mixing": mixing, "start": start}
+    options: dict[str, Any] = {"mixing": mixing, "start": start, "executor": VECTORIZED}
     run = Simulation(problem, federation, make_algorithm(name, **settings), None, EXACT, (0,), **options)
     kind, shapes = type(run.state), [part.shape for part in run.state]
 
@@ -242,12 +248,14 @@ def small_task(name: str, sizes: Sequence[int], seed: int = 0) -> tuple[Problem,
     return problem, random_federation(sizes, classes=classes, seed=seed, groups=groups)
 
 
+@cache
 def logistic(features: int = 4, classes: int = 3) -> Problem:
     """Return softmax regression."""
     return classifier(models.build("logistic", (features,), classes))
 
 
-def network(features: int = 4, classes: int = 3, hidden: Sequence[int] = (5,)) -> Problem:
+@cache
+def network(features: int = 4, classes: int = 3, hidden: tuple[int, ...] = (5,)) -> Problem:
     """Return classification by a small smooth network, which has an extractor and a head."""
     settings = {"hidden": list(hidden), "activation": "tanh"}
     return classifier(models.build("mlp", (features,), classes, settings))
@@ -272,14 +280,24 @@ def scalar_quadratic(
     return problem, federation_of(clients)
 
 
-def quadratic_minimax(settings: Minimax = MM4) -> tuple[Problem, Federation]:
+def quadratic_minimax(settings: Minimax | None = None) -> tuple[Problem, Federation]:
     """Return a quadratic minimax problem, the four-client MM4 unless given."""
-    return PROBLEMS["quadratic_minimax"].build(Setting(settings, None, None))
+    return _mm4() if settings is None else PROBLEMS["quadratic_minimax"].build(Setting(settings, None, None))
 
 
-def quadratic_bilevel(settings: Bilevel = BL2) -> tuple[Problem, Federation]:
+def quadratic_bilevel(settings: Bilevel | None = None) -> tuple[Problem, Federation]:
     """Return a quadratic bilevel problem, the two-client BL2 unless given."""
-    return PROBLEMS["quadratic_bilevel"].build(Setting(settings, None, None))
+    return _bl2() if settings is None else PROBLEMS["quadratic_bilevel"].build(Setting(settings, None, None))
+
+
+@cache
+def _mm4() -> tuple[Problem, Federation]:
+    return quadratic_minimax(MM4)
+
+
+@cache
+def _bl2() -> tuple[Problem, Federation]:
+    return quadratic_bilevel(BL2)
 
 
 def weighed_logistic(sizes: Sequence[int] = (8, 8, 8)) -> tuple[Problem, Federation]:

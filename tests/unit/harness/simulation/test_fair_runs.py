@@ -19,6 +19,7 @@ from tests.support.wire import cohort, record
 
 STEPS = {"local_steps": 2, "batch_size": 8}
 WEIGHTS = {"problem": "fair_weights", "partition": {"kind": "iid", "clients": 3}}
+BILEVEL = {**STEPS, "outer_rounds": 1, "neumann_terms": 2}  # as many as are needed to see that there are some
 METHODS = {  # settings, other fields of the run, releases before the first round, releases a round
     "fedreg": (STEPS, {}, 0, 1),
     "fedminmax": ({"batch_size": 8}, {}, 1, 1),
@@ -26,8 +27,8 @@ METHODS = {  # settings, other fields of the run, releases before the first roun
     "afl": (STEPS, {}, 0, 1),
     "q_fedavg": (STEPS, {}, 0, 1),
     "fairfed": (STEPS, {}, 0, 3),
-    "fedbio": ({**STEPS, "outer_rounds": 1}, WEIGHTS, 0, 1),
-    "fedbioacc": ({**STEPS, "outer_rounds": 1}, WEIGHTS, 0, 1),
+    "fedbio": (BILEVEL, WEIGHTS, 0, 1),
+    "fedbioacc": (BILEVEL, WEIGHTS, 0, 1),
 }
 GATHERS = {"fcfl", "afl"}
 

@@ -1,6 +1,7 @@
 """Noise fades from what servers keep where values are released, and adds up where changes are."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -23,17 +24,23 @@ KEPT = {
 }
 
 
+@cache
+def growth_of(name):
+    """How noise grows under an algorithm's own settings, which several tests ask for."""
+    return noise_growth(ALGORITHMS[name])
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_noise_of_changes_adds_up_and_noise_of_values_does_not(name):
     changes = {one.field for one in noise_growth(ALGORITHMS[name], release="change") if one.adds_up}
     assert KEPT[name] <= changes
-    assert not [one for one in noise_growth(ALGORITHMS[name]) if one.adds_up]
+    assert not [one for one in growth_of(name) if one.adds_up]
 
 
 def test_a_random_walk_has_exponent_one_and_a_moving_average_none():
-    growth = {one.field: one for one in noise_growth(ALGORITHMS["fedavgm"])}
+    growth = {one.field: one for one in growth_of("fedavgm")}
     assert growth["x_m"].exponent == pytest.approx(0, abs=0.4) and not growth["x_m"].model
-    (walk,) = noise_growth(ALGORITHMS["fedavg"])
+    (walk,) = growth_of("fedavg")
     assert walk.exponent == pytest.approx(1, abs=0.4) and walk.model and not walk.adds_up
 
 
@@ -172,7 +179,7 @@ def test_the_page_has_a_row_for_every_algorithm():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_the_table_of_the_page_is_what_is_measured(name):
-    found, growth = relative_noise(ALGORITHMS[name]), noise_growth(ALGORITHMS[name])
+    found, growth = relative_noise(ALGORITHMS[name]), growth_of(name)
     noise, fades, adds = table()[name]
     assert noise == ("" if found is None else f"{found:.2f}")
     assert fades == ", ".join(one.field for one in growth if not (one.model or one.adds_up))

@@ -108,7 +108,7 @@ FORMULAS = {
 SETTINGS = {
     "fedsgda_m": {"alpha": 0.5, "beta": 0.5},
     "codasca": {"prox": 0.0},
-    "fedbioacc": {"release": "value", "lr_x": 0.3},
+    "fedbioacc": {"release": "value", "lr_x": 0.3, "neumann_terms": 2},
 }
 
 
