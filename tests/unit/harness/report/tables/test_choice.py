@@ -58,7 +58,9 @@ def test_every_listed_name_can_be_chosen():
     listed = column_names(frame)
     assert len(columns_named(frame, listed)) == len(listed) and listed["epsilon"]
     assert {"accuracy", "accuracy_mean", "difference", "paired_p_holm"} <= set(listed)
-    (difference,) = columns_named(frame, ["difference"])  # a table of few seeds has the half, its file had nothing
+    (difference,) = columns_named(
+        frame, ["difference"]
+    )  # a table of few seeds has the half, its file had nothing
     assert {"paired_low", "paired_ci95"} <= set(difference.names)
     assert all(isinstance(text, str) for text in shown(frame, *listed).values())
 
