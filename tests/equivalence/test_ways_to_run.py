@@ -209,6 +209,8 @@ def test_recorded_gradients_differ_in_not_one_bit(name, world, monkeypatch):
     ends = []
     for calls in (0, 5, 10_000):
         monkeypatch.setattr(tracing, "CALLS", calls)
-        rows = ClientExecutor("vmap")  # one that has recorded nothing
-        ends.append(run_algorithm(name, problem, federation, 4, rows=rows, local_steps=3, batch_size=5).state)
+        executor = ClientExecutor("vmap")  # one that has recorded nothing
+        ends.append(
+            run_algorithm(name, problem, federation, 4, executor=executor, local_steps=3, batch_size=5).state
+        )
     assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))
