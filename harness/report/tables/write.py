@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -32,16 +34,17 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200  # in a terminal, of all tasks together
 # fmt: off
-#: Measures to omit on a narrow terminal, the most dispensable first.
+#: Measures, and rounds, which searches choose, to omit on a narrow terminal, the most dispensable first.
 MEASURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
-    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy", "Calls to", "Bytes to", "Rounds to",
+    "Rounds", "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy", "Calls to", "Bytes to", "Rounds to",
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any measure.
-SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
+SETTINGS = ("Suite", "Clients", "Partition", "Problem", "Variant", "Dataset", "Model")
 #: Columns that say which row is which; a measure may be equal by chance, and identifies no row.
 DESCRIPTIONS = (
-    *SETTINGS, "Algorithm", "Model for", "Gap", "DP", "ε total", "ε median", "Neighbors", "Noise", "Alpha", "Beta",
+    *SETTINGS, "Rounds", "Algorithm", "Model for", "Gap", "DP", "ε total", "ε median", "Neighbors", "Noise",
+    "Alpha", "Beta",
 )
 # fmt: on
 
@@ -216,16 +219,8 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     board = Board.of(frame)
     frame, rows = board.frame, board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    columns, dropped = results_first(narrow_columns(board), by), dict[str, int]()
-    texts = _texts(columns, rows)
-    widths = _widths(texts)
-    for heading in _expendable(frame, columns, texts):
-        if sum(widths.values()) + 1 > console.width and not _tells(heading, widths, texts):
-            dropped[heading] = widths.pop(heading)
-    for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
-        if sum(widths.values()) + width + 1 <= console.width:
-            widths[heading] = dropped.pop(heading)
-    columns = [column for column in columns if column.heading in widths]
+    every = results_first(narrow_columns(board), by)
+    columns, omitted = _fitting(every, frame, rows, console.width)
     table = Table()
     for column in columns:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold")
@@ -236,14 +231,48 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
             table.add_row(*(Text(column.text(row)) for column in columns))
         table.add_section()
     console.print(table)
-    if omitted := sum(len(task[most:]) for task in tasks):
-        console.print(Text(f"Rows left out: {omitted:,}. `leaderboard DIR --csv FILE` writes all."))
+    if rest := sum(len(task[most:]) for task in tasks):
+        console.print(Text(f"Rows left out: {rest:,}. `leaderboard DIR --csv FILE` writes all."))
     console.print(Text(summary(frame)))
-    if dropped:
-        wide = sum(_widths(texts).values()) + 1
-        console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS={wide} shows all."))
+    if omitted:
+        wide = sum(_widths(_texts(every, rows)).values()) + 1
+        console.print(Text(f"Omitted for lack of width: {', '.join(omitted)}. COLUMNS={wide} shows all."))
     for text in [*reasons(frame), *exposure(board), *together(frame)]:
         console.print(Text(text))
+
+
+def _fitting(
+    columns: Sequence[ShownColumn], frame: pd.DataFrame, rows: Sequence[Row], width: int
+) -> tuple[list[ShownColumn], list[str]]:
+    """Return the columns that a terminal has room for, and what is omitted.
+
+    A difference that has no room is shown without its interval.
+    """
+    texts = _texts(columns, rows)
+    widths, dropped = _widths(texts), dict[str, int]()
+    by_heading, briefly = {column.heading: column for column in columns}, list[str]()
+    for heading in _expendable(frame, columns, texts):
+        if sum(widths.values()) + 1 > width and not _tells(heading, widths, texts):
+            dropped[heading] = widths.pop(heading)
+    for heading in [name for name in dropped if by_heading[name].key == "paired_difference"]:
+        brief = by_heading[heading]._replace(text=partial(_without_interval, by_heading[heading]))
+        own = _widths(_texts([brief], rows))
+        if sum(widths.values()) + own[heading] + 1 <= width:
+            del dropped[heading]
+            by_heading[heading] = brief
+            widths |= own
+            briefly.append(f"intervals of {heading}")
+    for heading, own_width in reversed(
+        list(dropped.items())
+    ):  # there may be room now that wider ones are gone
+        if sum(widths.values()) + own_width + 1 <= width:
+            widths[heading] = dropped.pop(heading)
+    return [column for name, column in by_heading.items() if name in widths], [*dropped, *briefly]
+
+
+def _without_interval(column: ShownColumn, row: Row) -> str:
+    """Return a difference without its interval."""
+    return re.split(r" [\[±]", column.text(row))[0]
 
 
 def _expendable(

@@ -228,6 +228,23 @@ def test_a_narrow_table_keeps_what_tells_rows_from_each_other(heading, width):
     assert all(len(line) <= width for line in table.splitlines() if "│" in line)
 
 
+def test_a_narrow_table_keeps_differences_without_their_intervals():
+    """The column was left out at 80 characters, and the sentence below it explained its marks."""
+    records = [
+        done(spec(name, seed, privacy=private(2.0)), epsilon=2.0, accuracy=0.7 + gain + seed**2 / 99)
+        for name, gain in (("fedavg", 0.0), ("scaffold", 0.05))
+        for seed in range(5)
+    ]
+    frame = leaderboard(records, "accuracy", baseline="fedavg")
+    wide, narrow = (Console(file=io.StringIO(), width=width) for width in (300, 76))
+    for console in (wide, narrow):
+        print_table(frame, console)
+    assert "+0.0500 [+0.0500" in wide.file.getvalue()
+    table, _, omitted = narrow.file.getvalue().partition("Omitted for lack of width: ")
+    assert "Δ accuracy" in table and "+0.0500" in table and "[" not in table.partition("└")[0]
+    assert "intervals of Δ accuracy" in " ".join(omitted.split())
+
+
 def test_a_narrow_table_with_a_target_breaks_no_cell():
     """The costs up to a target took the room: at 80 characters means and names were folded."""
     records = [
