@@ -52,11 +52,11 @@ def pilot(asked: ReferenceAnswer, data: Any = None, clients: int | None = None) 
         block["algorithm"].append(_method(row, ranges))
     plain = blocks.setdefault("{}", {"algorithm": []})
     plain["algorithm"] = list(SAME) + [one for one in plain["algorithm"] if one not in SAME]
+    compressions = list({str(kind): kind for kind in map(_compression, rows)}.values())
     for block in blocks.values():
-        block |= {
-            "privacy": _budgets(asked, rows),
-            "compression.beta": sorted({row["beta"] or 0.0 for row in rows}),
-        }
+        block["privacy"] = _budgets(asked, rows)
+        if any(compressions):
+            block["compression"] = compressions
         block["seed"] = f"0..{SEEDS - 1}"
     by = asked.recommendation.by
     suite = {
@@ -84,6 +84,13 @@ def _parts(row: Row) -> dict[str, Any]:
     if row["problem"] not in (None, "classify"):
         parts["problem"] = [{"kind": row["problem"], **_settings(row, "problem")}]
     return parts
+
+
+def _compression(row: Row) -> dict[str, Any]:
+    """Return what a row does to messages, where that is not to send them whole."""
+    ratios = {name: row[name] for name in ("alpha", "beta") if row[name]}
+    codec = {"codec": row["codec"]} if row["codec"] not in (None, "float32") else {}
+    return {**ratios, **codec, **_settings(row, "compression")}
 
 
 def _settings(row: Row, section: str) -> dict[str, Any]:

@@ -189,6 +189,20 @@ def test_what_cannot_be_asked_is_refused(options, message, capsys):
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_pilot_compresses_messages_as_its_rows_do(tmp_path, monkeypatch):
+    """It took the ratio alone, so that entries which error feedback sends later were lost."""
+    table = references()
+    table["beta"], table["settings"] = 0.9, table["settings"] + " compression.error_feedback=true"
+    monkeypatch.setattr("harness.cli.recommend.references", lambda: table)
+    path = tmp_path / "pilot.yaml"
+    assert main(["recommend", "--clients", "194", "--epsilon", "2", "--pilot", str(path)]) == 0
+    *blocks, alone = yaml.safe_load(path.read_text())["sweep"]
+    assert blocks and all(block["compression"] == [{"beta": 0.9, "error_feedback": True}] for block in blocks)
+    assert "compression" not in alone
+    specs = [one.spec.model_dump() for one in read_suite(path).combinations if one.spec is not None]
+    assert any(spec["compression"]["error_feedback"] for spec in specs)
+
+
 @pytest.mark.slow
 def test_a_pilot_is_a_suite_of_one_s_own_data(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
