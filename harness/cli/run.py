@@ -145,15 +145,12 @@ def _print_end(folder: RunFolder, *, as_json: bool) -> None:
     from harness.report.tables.privacy import in_words, uncovered_sentence
 
     noise, epsilon, clip = claim["noise_multiplier"], claim["epsilon_total"], claim.get("clip")
+    clips = clip if isinstance(clip, list) else [clip]
     signal = final.get("diagnostics", {}).get("noise_to_signal")
     facts = [
         f"ε total {amount(epsilon)} ({claim['accountant']})",
         f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
-        *(
-            []
-            if clip is None
-            else [f"clip norm {', '.join(map(str, clip)) if isinstance(clip, list) else clip}"]
-        ),
+        *([] if clip is None else [f"clip norm {', '.join(map(str, clips))}"]),
         *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
     ]
     out.print(f"{uncovered_sentence(final.get('not_covered', ()))}", markup=False)

@@ -262,9 +262,8 @@ def _fitting(
             by_heading[heading] = brief
             widths |= own
             briefly.append(f"intervals of {heading}")
-    for heading, own_width in reversed(
-        list(dropped.items())
-    ):  # there may be room now that wider ones are gone
+    # There may be room now that wider ones are gone.
+    for heading, own_width in reversed(list(dropped.items())):
         if sum(widths.values()) + own_width + 1 <= width:
             widths[heading] = dropped.pop(heading)
     return [column for name, column in by_heading.items() if name in widths], [*dropped, *briefly]
