@@ -27,7 +27,7 @@ from datasets.formats import (
     name_of_file,
     parse_address,
 )
-from datasets.limits import check_regular
+from datasets.limits import check_exists
 from datasets.natural_tables import NATURAL
 from datasets.opening import ORIGIN, example, open_table
 from datasets.tables import TABLES
@@ -349,9 +349,7 @@ def _existing(name: str, place: str | Path | None) -> Path | None:
     if place is None:
         return None
     path = Path(place).expanduser()
-    if not path.exists():
-        raise DataError(f"data set {name!r}: the path {path} does not exist")
-    check_regular(path)
+    check_exists(name, path)
     return path
 
 

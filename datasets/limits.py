@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import stat
 from pathlib import Path
@@ -27,6 +28,22 @@ def check_regular(path: Path) -> None:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(f"{path} is a device, a pipe or a socket; data are read from regular files only")
+
+
+def check_exists(name: str, path: Path) -> None:
+    """Refuse the path of a data set that is not there, with the nearest name beside it, and what is no file or folder.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, or a device, a pipe or a socket.
+    """
+    if not path.exists():
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, beside, n=1)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise DataError(f"data set {name!r}: the path {path} does not exist{hint}")
+    check_regular(path)
 
 
 def content(path: Path, line: int | None = None) -> bytes:

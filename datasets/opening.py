@@ -19,7 +19,7 @@ from datasets.doubts import DATE, dates_written, kind_problem
 from datasets.encoding import Cells, Content, Kind
 from datasets.errors import DataError, nearest, tried, warn
 from datasets.formats import FEDERATED, FILES, SUFFIXES, Reading, is_pattern, kind_of_file
-from datasets.limits import check_regular, check_shape
+from datasets.limits import check_exists, check_shape
 from datasets.numerals import MISSING_MARKS, read_texts
 
 ORIGIN = "client"  # the column that holds the names of the files
@@ -169,9 +169,7 @@ def _files(name: str, path: Any) -> list[Path]:
 
 
 def _opened(kind: str, path: Path, options: Mapping[str, Any]) -> Content:
-    if not path.exists():
-        raise DataError(f"data set {kind!r}: the path {path} does not exist")
-    check_regular(path)
+    check_exists(kind, path)
     return FORMATS[kind].read(path, Reading.of(options))
 
 

@@ -466,7 +466,9 @@ class Natural(Partition):
     def _values(self, samples: Samples) -> NDArray[Any]:
         """Return the column; objects as text, since missing values and text cannot be sorted together."""
         if self.column is None:
-            raise self.error(f"the data name no column of clients; {nearest('', samples.columns)}")
+            raise self.error(
+                f"the data name no column of clients; name it with data.client; {nearest('', samples.columns)}"
+            )
         if self.column not in samples.columns:
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")
         values = np.asarray(samples.columns[self.column])

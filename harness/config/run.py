@@ -141,9 +141,8 @@ class RunSpec(Section):
         columns = self.partition is not None and self.partition.kind in VERTICAL
         if columns != (problem.data == "vertical"):
             allowed = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
-            raise Incompatible(
-                f"partition.kind: problem {problem.name} needs {allowed}, given {self.partition}"
-            )
+            kind = self.partition.kind if self.partition is not None else None
+            raise Incompatible(f"partition.kind: problem {problem.name} needs {allowed}, given {kind!r}")
         if columns and self.cohort is not None:
             raise Incompatible("cohort: parties hold different columns; all take part in every round")
 

@@ -84,7 +84,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     notes += [
         f"{REPORTED}: {in_sentence(measure)} of what was chosen, over the reported seeds. {CURSE}: how much better "
         f"it looked in the search{', in points' if in_points(metric) else ''}; what is far above 0 was chosen by "
-        "luck. Neither is told where several rows share a search.",
+        "luck. Both are left out where several rows share a search.",
         UNCOUNTED,
         *([_of_price(found, by_surface)] if priced else []),
         *([_of_cost(tune["budget"])] if private else []),
