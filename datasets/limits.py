@@ -31,7 +31,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_exists(name: str, path: Path) -> None:
-    """Refuse the path of a data set that is not there, with the nearest name beside it, and what is no file or folder.
+    """Refuse the path of a data set that is not there, and what is no file or folder.
 
     Raises
     ------

@@ -104,13 +104,13 @@ def draw(figure: Figure, board: Board) -> None:
         for number, epsilon in enumerate(BUDGETS):
             points = {place: change(board, kind, beta, epsilon) for place, beta in enumerate(BETAS)}
             line(ax, points, number, "no privacy" if epsilon is None else budget(epsilon), scale=100)
-            lowest = min([lowest, *(100 * point.number for point in points.values())])
+            lowest = min([lowest, *(100 * point.low for point in points.values() if point.low is not None)])
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_title(kind, fontsize=9)
         places(ax, list(BETAS.values()))
         ax.set_xlabel("entries of a message sent", fontsize=8.5)
     axes[0].set_yscale("symlog", linthresh=1, linscale=0.6)
     axes[0].set_yticks(TICKS, [f"{-tick}" for tick in TICKS])
-    axes[0].set_ylim(1.3 * lowest, 1.5)
+    axes[0].set_ylim(1.1 * lowest, 1.5)
     axes[0].set_ylabel("points of AUROC lost", fontsize=8.5)
     legend(figure, axes, len(KINDS))

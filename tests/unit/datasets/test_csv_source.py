@@ -322,8 +322,11 @@ def test_bytes_that_are_no_text_are_refused(table, tmp_path):
         load("csv", path=table("wiek;płeć\n1;K\n", encoding="cp1250"), label="wiek")
     with pytest.raises(DataError, match="as in encoding=utf-16"):
         load("csv", path=table(TABLE, encoding="utf-16"), label="income")
-    with pytest.raises(DataError, match="does not exist"):
-        load(f"csv:{tmp_path}/none.csv?label=income")
+    named = table(TABLE)
+    with pytest.raises(DataError, match=f"does not exist; did you mean {named}"):
+        load(f"csv:{named.with_name(named.stem + 's.csv')}?label=income")
+    with pytest.raises(DataError, match="does not exist$"):
+        load(f"csv:{tmp_path}/elsewhere/none.csv?label=income")
 
 
 @pytest.mark.parametrize(
