@@ -325,7 +325,7 @@ def test_bytes_that_are_no_text_are_refused(table, tmp_path):
     named = table(TABLE)
     with pytest.raises(DataError, match=f"does not exist; did you mean {named}"):
         load(f"csv:{named.with_name(named.stem + 's.csv')}?label=income")
-    with pytest.raises(DataError, match="does not exist$"):
+    with pytest.raises(DataError, match=r"does not exist$"):
         load(f"csv:{tmp_path}/elsewhere/none.csv?label=income")
 
 

@@ -375,7 +375,9 @@ def test_small_clients_are_left_out_or_taken_together():
     assert sizes(at_least=30, group="other")[0] == {"a": 500, "b": 40}, "together they are too few"
     with pytest.raises(PartitionError, match="no value of column 'site' has at_least 1000"):
         sizes(at_least=1000)
-    with pytest.raises(PartitionError, match="the data name no column of clients; name it with data.client; allowed"):
+    with pytest.raises(
+        PartitionError, match=r"the data name no column of clients; name it with data\.client; allowed"
+    ):
         federate(load("breast-cancer"), Natural(), None, np.random.default_rng(0))
     with pytest.raises(PartitionError, match="'others'; did you mean 'other'"):
         Natural(group="others")
