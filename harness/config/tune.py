@@ -58,6 +58,8 @@ LATIN = "latin"
 OPTUNA = "Sampler"  # how names of Optuna's samplers end
 FIRST_SEED, SEEDS = 10**6, 10**8  # of searches by a surface: the first, and how many there are
 WIDENINGS = 2  # of the ranges of a search by a surface, at most
+STEPS = 3  # of the second rung
+NEW = 1 / 3  # share of its settings that were not tried before; each takes two places, as it costs more seeds
 ADDED = 1 / 3  # of the length of a range, and of the number of settings, for every end that is widened
 MOST_SETTINGS = 1000  # settings
 MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
@@ -176,8 +178,17 @@ class SurfaceTune(TuneSpec):
     def sizes(self) -> list[int]:
         """Return how many runs the rungs take for one budget, if its best settings are those of no other."""
         first, second, third = self.repeats
-        better = math.ceil(self.budget / self.halving)
-        return [self.budget * first, better * (second - first), self.finalists * (third - second)]
+        tried, better = self.budget, 0
+        for _ in range(STEPS):
+            again, new = self.step(tried, MOST_SETTINGS)
+            tried, better = tried + new, better + again * (second - first) + new * second
+        return [self.budget * first, better, self.finalists * (third - second)]
+
+    def step(self, tried: int, untried: int) -> tuple[int, int]:
+        """Return how many settings that were tried, and how many that were not, a budget chooses in a step."""
+        most = math.ceil(tried / (self.halving * STEPS))
+        new = min(math.ceil(most * NEW), untried)
+        return max(1, most - 2 * new), new
 
     def seeds_of(self, algorithm: str) -> tuple[int, ...]:
         """Return the seeds of the searches of an algorithm: its own, so that two names of one method differ."""

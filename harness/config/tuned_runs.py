@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.config.ranges import WHOLE, Range
 from harness.config.searches import Search, families, searches, with_settings
 from harness.config.sweep import Combination
-from harness.config.tune import ADDED, MOST_SETTINGS, WIDENINGS, SurfaceTune, TuneSpec
+from harness.config.tune import ADDED, MOST_SETTINGS, STEPS, WIDENINGS, SurfaceTune, TuneSpec
 from harness.core.errors import UserError
 
 #: Why there may be further runs, as they follow each other.
@@ -107,17 +107,26 @@ class _Rungs(NamedTuple):
 def _rungs(tune: SurfaceTune, paths: Sequence[str], budgets: int) -> tuple[_Rungs, _Rungs, _Rungs]:
     """Return the rungs of a search: at least, if budgets choose differently, and if all ranges are widened."""
     ranges = [tune.settings[path] for path in paths]
-    settings = min(tune.budget, math.prod(map(_values, ranges)))
-    better = math.ceil(settings / tune.halving)
-    least = _Rungs(settings, better, min(tune.finalists, better))
-    most = _Rungs(settings, min(budgets * better, settings), min(budgets * least.finalists, settings))
-    ends = 2 * sum(over.kind != "choice" and not over.fixed for over in ranges)
-    better = finalists = 0
-    for widening in range(WIDENINGS + 1 if ends else 1):
-        settings += ends * math.ceil(tune.budget * ADDED) if widening else 0
-        better = min(better + budgets * math.ceil(settings / tune.halving), settings)
-        finalists = min(finalists + budgets * tune.finalists, better)
-    return least, most, _Rungs(settings, better, finalists)
+    values = math.prod(map(_values, ranges))
+    settings = min(tune.budget, values)
+    least = _second(tune, _Rungs(settings, 0, 0), 1, values)
+    most = _second(tune, _Rungs(settings, 0, 0), budgets, values)
+    widened, ends = most, 2 * sum(over.kind != "choice" and not over.fixed for over in ranges)
+    for _ in range(WIDENINGS if ends else 0):
+        added = ends * math.ceil(tune.budget * ADDED)
+        widened = _second(tune, widened._replace(settings=widened.settings + added), budgets, values)
+    return least, most, widened
+
+
+def _second(tune: SurfaceTune, rungs: _Rungs, budgets: int, values: int) -> _Rungs:
+    """Return the rungs after the second and the third, if some budgets choose differently."""
+    settings, better, finalists = rungs
+    for _ in range(STEPS):
+        again, new = tune.step(settings, max(0, values - settings))
+        again = min(budgets * again, settings - better)
+        new = min(budgets * new, max(0, values - settings))
+        settings, better = settings + new, better + again + new
+    return _Rungs(settings, better, min(finalists + budgets * tune.finalists, better))
 
 
 def _values(over: Range) -> int:

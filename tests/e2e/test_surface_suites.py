@@ -112,7 +112,7 @@ def test_a_repeated_suite_says_its_searches_and_runs_nothing(finished, capsys, m
     assert suite(finished) == 0
     assert kept(finished) == before
     said = " ".join(capsys.readouterr().err.split())
-    assert "tuning tuned: 4 searches by selection_auroc, 8 + 3 + 2 runs for each budget; more where" in said
+    assert "tuning tuned: 4 searches by selection_auroc, 8 + 9 + 2 runs for each budget; more where" in said
     assert "runs of other finalists, with the reported seeds" in said
 
 

@@ -1,7 +1,8 @@
 """The search by a surface, in three rungs, for all privacy budgets of a method on a federation together.
 
 1. Every setting, points of a scrambled Sobol sequence, is tried with a seed.
-2. The best third at each budget, by the mean of the surface and its deviation, is tried with further seeds.
+2. The best third at each budget, by the mean of the surface and its deviation, is tried with further seeds. It is
+   chosen in steps, between which the surface is fitted anew and proposes settings that were not tried before.
 3. The finalists of each budget, by the mean of the surface, are tried with more; the surface that includes them
    decides.
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from harness.config.ranges import Range
 from harness.config.searches import Family, Finalist, Trial
-from harness.config.tune import ADDED, WIDENINGS, SurfaceTune
+from harness.config.tune import ADDED, STEPS, WIDENINGS, SurfaceTune
 from harness.core import rng
 from harness.core.errors import UserError
 from harness.executors.tuning.attempt import Attempt, Carry
@@ -28,6 +29,7 @@ from harness.executors.tuning.surface import Surface
 from harness.metrics import better_is_higher
 
 END = 0.1  # of a range: a setting in its first or last tenth lies at an end
+POOL = 1000  # points of a Sobol sequence, from which the surface proposes settings
 RESAMPLED = 200  # searches, for what else could have been chosen
 RARE = 0.02  # share of resampled searches below which a setting is no finalist
 
@@ -38,7 +40,7 @@ def climb(families: Sequence[Family], tune: SurfaceTune, carry_out: Carry) -> No
     """Carry out the searches of families side by side; their trials are then complete, and their best is known."""
     left = [Climb(family, tune) for family in families]
     for widening in range(WIDENINGS + 1):
-        for rung in (Climb.first, Climb.second, Climb.third):
+        for rung in (Climb.first, *[Climb.second] * STEPS, Climb.third):
             carry_out([attempt for search in left for attempt in rung(search)])
         for search in left:
             search.choose()
@@ -86,13 +88,20 @@ class Climb:
             yield from self._attempts(number, [self.seeds[(number + k) % several] for k in range(each)])
 
     def second(self) -> Iterator[Attempt]:
-        """Yield the runs of the second rung; none where nothing has a value."""
+        """Yield the runs of a step of the second rung; none where nothing has a value."""
         if not self._measured():
             return
-        surface = self._surface()
-        most = math.ceil(len(self.trials) / self.tune.halving)
-        promising = self._ranked(surface.mean + surface.deviation)
-        for number in _best(promising, range(len(self.trials)), most):
+        surface, untried = self._surface(), self._untried()
+        again, new = self.tune.step(len(self.trials), len(untried))
+        others = [
+            number for number, trial in enumerate(self.trials) if len(trial.seeds) < self.tune.repeats[1]
+        ]
+        best = _best(self._ranked(surface.mean + surface.deviation), others, again)
+        first = len(self.trials)
+        if new:
+            coordinates = np.array([self._coordinates(Trial(settings)) for settings in untried])
+            self._try([untried[number] for number in surface.promising(coordinates, new)])
+        for number in (*best, *range(first, len(self.trials))):
             yield from self._attempts(number, self.seeds[: self.tune.repeats[1]])
 
     def third(self) -> Iterator[Attempt]:
@@ -160,6 +169,12 @@ class Climb:
             within = {name: slab if name == path else (0.0, 1.0) for name in self.ranges}
             self._try(self._points(within, math.ceil(self.tune.budget * ADDED)))
         return len(self.trials) > before
+
+    def _untried(self) -> list[dict[str, Any]]:
+        """Return settings from all of the ranges that have not been tried."""
+        tried = {str(trial.settings) for trial in self.trials}
+        pool = self._points({path: (0.0, 1.0) for path in self.ranges}, POOL)
+        return list({str(settings): settings for settings in pool if str(settings) not in tried}.values())
 
     def _try(self, points: Sequence[dict[str, Any]]) -> None:
         """Add settings that have not been tried."""

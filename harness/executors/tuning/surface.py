@@ -50,7 +50,45 @@ class Surface:
         points = np.hstack([np.repeat(coordinates, len(budgets), 0), np.tile(budgets, len(means))[:, None]])
         kernel, noise = _fitted(points, (means - self._center) / self._scale, _noise(values, self._scale))
         self._covariance, self._noise = kernel(points).reshape(2 * means.shape), noise
+        self._kernel, self._points, self._budgets, self._means = kernel, points, budgets, means
         self.mean, self.deviation = self._posterior(np.arange(len(means)), means)
+
+    def promising(self, coordinates: Array, most: int) -> list[int]:
+        """Return which of some settings that were not tried are the best at some budget by mean and deviation.
+
+        They are chosen one after the other, and each counts as tried for those after it, so they lie apart: the
+        batches of GP-BUCB (Desautels, Krause and Burdick, JMLR 2014).
+
+        Parameters
+        ----------
+        coordinates : ndarray
+            Of the settings, ``(N, d)``.
+        most : int
+            How many of each budget.
+
+        Returns
+        -------
+        list of int
+            Numbers of settings.
+        """
+        from scipy.linalg import cho_factor, cho_solve
+
+        size = self._means.size
+        covariance = self._covariance.reshape(size, size)
+        factor = cho_factor(covariance + np.diag(self._noise.ravel()), lower=True)
+        explained = cho_solve(factor, ((self._means - self._center) / self._scale).ravel())
+        chosen: dict[int, None] = {}
+        for budget, noise in zip(self._budgets, np.median(self._noise, axis=0), strict=True):
+            places = np.column_stack([coordinates, np.full(len(coordinates), budget)])
+            between = self._kernel(places, self._points)
+            mean = between @ explained
+            left = self._kernel(places) - between @ cho_solve(factor, between.T)
+            for _ in range(min(most, len(places))):
+                best = int(np.argmax(mean + np.sqrt(np.maximum(np.diag(left), 0))))
+                chosen[best] = None
+                mean[best] = -np.inf
+                left = left - np.outer(left[best], left[best]) / (left[best, best] + noise)
+        return list(chosen)
 
     def choices(self, candidates: Array, number: int, generator: np.random.Generator) -> Array:
         """Return which candidate is the best of each budget in resampled searches.

@@ -243,7 +243,7 @@ def test_the_best_is_the_one_tried_most_and_best_on_average():
 
 def test_a_search_by_a_surface_says_how_many_runs_it_takes():
     tune = read_tune({"settings": LR, "budget": 60, "repeats": [2, 4, 12], "finalists": 5})
-    assert tune.sampler == "surface" and tune.sizes() == [120, 20 * 2, 5 * 8]
+    assert tune.sampler == "surface" and tune.sizes() == [120, (1 + 1 + 2) * 2 + (3 + 3 + 3) * 4, 5 * 8]
     with pytest.raises(UserError, match=r"tune\.repeats: .* none fewer than before; given \[2, 1, 12\]"):
         read_tune({"settings": LR, "repeats": [2, 1, 12]})
     with pytest.raises(UserError, match=r"seeds"):

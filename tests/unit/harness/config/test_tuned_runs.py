@@ -57,22 +57,22 @@ def test_settings_that_are_tuned_have_the_mean_of_their_ranges():
 
 
 def test_runs_are_counted_for_every_budget():
-    """With budget 12 and repeats 1, 2, 4: 12 + 4 + 2 * 2 = 20 runs at least.
+    """With budget 12 and repeats 1, 2, 4, three steps of a tried and a new one: 15 + 6 + 2 * 2 = 25 runs at least.
 
-    At most, with two budgets: 12 + 8 + 4 * 2 = 28; after widening, four ends with four settings each, twice:
-    settings 12, 28, 44, better ones 8, 28, 44, finalists 4, 8, 12, so 44 + 44 + 12 * 2 = 112. Of 12 finalists 11
+    At most, with two budgets: 18 + 12 + 4 * 2 = 38; after widening, four ends with four settings each, twice:
+    settings 18, 46, 80, better ones 12, 30, 60, finalists 4, 8, 12, so 80 + 60 + 12 * 2 = 164. Of 12 finalists 11
     are not chosen.
     """
     small = {"budget": 12, "repeats": [1, 2, 4], "finalists": 2}
     least, most = bounds(*tuned(**small))
-    assert least == 2 * 20
+    assert least == 2 * 25
     assert most == {
-        "of settings that another budget prefers": 2 * 8,
-        "in widened ranges": 2 * (112 - 28),
+        "of settings that another budget prefers": 2 * (38 - 25),
+        "in widened ranges": 2 * (164 - 38),
         "of other finalists": 2 * 11 * 2,
     }
     fixed = {path: {**over, "fixed": True} for path, over in RANGES.items()}
-    assert bounds(*tuned(budgets=(1.0,), settings=fixed, **small)) == (20, {"of other finalists": 2})
+    assert bounds(*tuned(budgets=(1.0,), settings=fixed, **small)) == (25, {"of other finalists": 2})
 
 
 def test_further_seeds_are_counted_up_to_the_most():
@@ -86,7 +86,7 @@ def test_further_seeds_are_counted_up_to_the_most():
 
 def test_ranges_of_few_values_are_tried_once():
     least, most = bounds(*tuned(budgets=(1.0,), settings={"rounds": {"choice": [2, 4]}}, finalists=1))
-    assert (least, most) == (2 + 1 * 3 + 1 * 12, {})
+    assert (least, most) == (2 + 2 * 3 + 1 * 12, {})
 
 
 @pytest.mark.parametrize("shift", [1.0, 1e-3])
@@ -113,9 +113,9 @@ def test_a_search_makes_no_fewer_and_no_more(shift):
 def test_a_limit_on_time_is_one_on_runs_at_the_means_of_the_ranges(monkeypatch):
     seen = []
     monkeypatch.setattr("harness.simulation.plan._seconds", lambda spec, _: seen.append(spec.rounds) or 36.0)
-    cells, tune = tuned(seeds=(0, 1, 2), budget=3, repeats=[1, 1, 1], finalists=1)  # 2 x 3 runs of the search
-    assert within_limit(cells, tune, 0.121, False) == list(cells)
-    trimmed = within_limit(cells, tune, 0.101, True)
+    cells, tune = tuned(seeds=(0, 1, 2), budget=3, repeats=[1, 1, 1], finalists=1)  # 2 x 6 runs of the search
+    assert within_limit(cells, tune, 0.181, False) == list(cells)
+    trimmed = within_limit(cells, tune, 0.161, True)
     assert [cell.spec is None for cell in trimmed] == [False, False, True] * 2
     assert trimmed[0] == cells[0] and trimmed[2].given["rounds"] == 500
     assert set(seen) == {31}

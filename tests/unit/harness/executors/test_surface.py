@@ -97,6 +97,29 @@ def test_settings_are_near_the_best_at_every_budget_and_monotone():
     assert 400 < len(answers.asked) < 1400
 
 
+def test_the_surface_proposes_settings_that_are_better_than_all_points_of_the_first_rung():
+    """The best settings lie in a region that twelve points hardly meet."""
+
+    def narrow(settings, budget):
+        far = math.log(settings["algorithm.lr"] / 0.2) ** 2 + math.log(settings["rounds"] / 30) ** 2
+        return 0.9 * math.exp(-far)
+
+    for seed in range(4):
+        found, _ = searched(narrow, seed=seed, budget=12)
+        for search in found.searches:
+            first = max(narrow(trial.settings, 1) for trial in search.trials[:12])
+            assert narrow(chosen(search), 1) > max(first, 0.85), (seed, first)
+
+
+def test_proposed_settings_lie_apart():
+    """What is known least lies in two gaps; the second proposal is in the other one, as the first fills its own."""
+    tried, pool = np.array([[0.0], [0.1], [0.5], [0.9], [1.0]]), np.linspace(0, 1, 201)[:, None]
+    draws = np.random.default_rng(0)
+    values = [np.sin(9 * place) + 0.01 * draws.standard_normal((4, 1)) for place in (0.0, 0.1, 0.5, 0.1, 0.0)]
+    chosen = pool[Surface(tried, np.zeros(1), values).promising(pool, 2), 0]
+    assert min(chosen) < 0.5 < max(chosen) and max(chosen) - min(chosen) > 0.25, chosen
+
+
 def test_a_search_follows_from_its_keys(monkeypatch):
     """So an interrupted one takes the runs that it has made and goes on where it was."""
     (one, first), (other, second) = searched(), searched()
