@@ -320,11 +320,17 @@ def _luck(evidence: Evidence, best: Row, every: Sequence[Row]) -> float | None:
 def _pairs(rows: Sequence[Row]) -> Iterator[dict[str, Row]]:
     """Yield the two rows, by algorithm, of what is one method under two names, in each setting that has both."""
     same = (row for row in rows if row["algorithm"] in SAME and _takes_equal_steps(row))
-    setting = (*BUDGET, "problem", "model", "alpha", "beta", "codec")
-    for members in grouped(same, lambda row: tuple(row[name] for name in setting)).values():
+    for members in grouped(same, _setting).values():
         pair = {row["algorithm"]: row for row in members}
         if len(members) == len(pair) == len(SAME):
             yield pair
+
+
+def _setting(row: Row) -> tuple[Any, ...]:
+    """Return what rows have in common apart from the method and its tuned settings."""
+    columns = (*BUDGET, "problem", "model", "alpha", "beta", "codec")
+    compression = [item for item in settings_of(row).items() if item[0].startswith("compression.")]
+    return (*(row[name] for name in columns), *sorted(compression))
 
 
 def _takes_equal_steps(row: Row) -> bool:

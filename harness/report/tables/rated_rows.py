@@ -69,6 +69,8 @@ def settings_text(row: Row) -> str:
     for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
         if row[name]:
             parts.append(f"{100 * row[name]:.3g} % {effect}")
+    if settings_of(row).get("compression.error_feedback") == "true":
+        parts.append("error feedback")
     if row["codec"] not in (None, "float32", "float64"):
         parts.append(f"codec {row['codec']}")
     return ", ".join(parts)

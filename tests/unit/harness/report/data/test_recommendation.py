@@ -220,7 +220,7 @@ def both_ways(name, seed, accuracy, data="adult", **options):
     part = {"name": data, "path": None, "label": None, "sensitive": None, "options": {}}
     privacy = private(options.pop("epsilon")) if "epsilon" in options else None
     line = evaluation(20, options.pop("size", 1000), privacy and privacy["epsilon"], accuracy=accuracy)
-    return done(spec(name, seed, privacy=privacy, data=part), line)
+    return done(spec(name, seed, privacy=privacy, data=part, **options), line)
 
 
 def ten(name, accuracy, spread=0.01, **options):
@@ -338,6 +338,25 @@ def test_one_method_under_another_name_is_a_control_and_no_answer():
     assert [row.algorithm for row in found.rows] == ["fedavg", "ditto"]
     assert "fedavg and fednova, one method here, differ by 0.3 points" in " ".join(sentences(found))
     assert [row.algorithm for row in answer("epsilon <= 2", runs=runs[10:]).rows] == ["fednova", "ditto"]
+
+
+def test_a_control_has_the_compression_of_its_own_row():
+    """Messages with and without error feedback are two settings, and FedNova is a control of one of them."""
+    plain, fed_back = (
+        {"alpha": 0.0, "beta": 0.9, "error_feedback": feedback, "codec": "float32"}
+        for feedback in (False, True)
+    )
+    runs = [
+        *ten("fedavg", 0.79, epsilon=2.0, compression=plain),
+        *ten("fedavg", 0.80, epsilon=2.0, compression=fed_back),
+        *ten("fednova", 0.803, epsilon=2.0, compression=fed_back),
+        *ten("ditto", 0.7, epsilon=2.0),
+    ]
+    found = answer("epsilon <= 2", runs=runs)
+    assert [row.algorithm for row in found.rows] == ["fedavg", "fedavg", "ditto"]
+    text = " ".join(sentences(found))
+    assert "fedavg and fednova, one method here, differ by 0.3 points" in text
+    assert "90 % of message entries dropped, error feedback" in text
 
 
 def test_warnings_say_whom_the_measure_favors_and_what_epsilon_does_not_cover():
