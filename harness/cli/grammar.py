@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError instead of printing the usage and ending the process."""
-        raise UserError(f"{message}; see {self.prog} --help")
+        raise UserError(f"{message}{' See' if message.endswith('?') else '; see'} {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and refuse unknown options here, where those of the command are known."""
@@ -93,8 +93,13 @@ class Parser(argparse.ArgumentParser):
         if unparsed and unparsed[0].startswith("-"):
             raise unknown("option", unparsed[0].partition("=")[0], self._option_string_actions)
         if unparsed:
-            self.error(f"unexpected argument {unparsed[0]!r}")
+            self.error(f"unexpected argument {unparsed[0]!r}{self._hint(unparsed[0])}")
         return parsed, unparsed
+
+    def _hint(self, word: str) -> str:
+        """Return the option that a word without one is meant for, if it looks like it."""
+        option = "--set" if "=" in word else "--spec" if word.endswith((".yaml", ".yml")) else ""
+        return f". Did you mean '{option} {word}'?" if option in self._option_string_actions else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

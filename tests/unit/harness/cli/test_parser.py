@@ -40,6 +40,11 @@ def refusal(arguments, capsys):
         ("run --precision float46", "unknown value of --precision 'float46'. Did you mean 'float64'?"),
         ("suite quickstart --executor process", "of --executor 'process'. Did you mean 'processes'?"),
         ("status results more", "unexpected argument 'more'; see python -m harness status --help"),
+        (
+            "run data=adult",
+            "unexpected argument 'data=adult'. Did you mean '--set data=adult'? See python -m harness run --help",
+        ),
+        ("run mine.yaml", "unexpected argument 'mine.yaml'. Did you mean '--spec mine.yaml'? See"),
         ("list", "the following arguments are required: algorithms|codecs|data|"),
         ("leaderboard none", "no results folder none"),
         ("run --cell none.csv:0 --out out", "none.csv: No such file or directory"),
