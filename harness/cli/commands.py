@@ -114,7 +114,7 @@ def _many(to: Parser) -> None:
 def _tune(to: Parser) -> None:
     to.add_argument("file", metavar="FILE", help="run file, suite file, or name of a suite")
     to.add_argument("--profile", default="smoke", help="size of a suite: smoke or paper (default: smoke)")
-    to.add_argument("--budget", type=int, metavar="N", help="settings to try first (default: 96)")
+    to.add_argument("--budget", type=int, metavar="N", help="settings to try first (default: 64)")
     to.add_argument(
         "--metric", help="figure of the selection samples that chooses (default: the suite's, or accuracy)"
     )

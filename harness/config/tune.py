@@ -11,7 +11,7 @@
         algorithm.server_lr: {log_uniform: [0.01, 1], algorithms: [fedadam]}      # of these only
       metric: auroc                          # the measure that chooses ...
       split: selection                       # ... on samples that no run trains or tests on
-      budget: 96                             # settings that every search tries first
+      budget: 64                             # settings that every search tries first
       repeats: [1, 4, 16]                    # seeds of all settings, of the best third, of the finalists
       halving: 3                             # a third
       finalists: 4                           # of every budget
@@ -160,7 +160,7 @@ class SurfaceTune(TuneSpec):
     """A search by a surface over settings and budgets, in three rungs."""
 
     sampler: Literal["surface"] = SURFACE
-    budget: Count = 96
+    budget: Count = 64
     repeats: Annotated[tuple[Count, Count, Count], BeforeValidator(_three)] = (1, 4, 16)
     finalists: Count = 4
     seed: Annotated[int, Field(ge=0)] = 0
