@@ -8,16 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from harness import report
 from harness.config import plugins
 from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_pivot, report_settings
 from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence
+from harness.report.data.leaderboard import leaderboard as made_leaderboard
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend as recommended
 from harness.report.data.references import Shape, ask_references, references
+from harness.report.data.results import Results
+from harness.report.data.tidy import tidy
 from harness.report.folder import Report, report_folder
 from harness.report.tables import nearest, rated_rows, recommendation
 
@@ -37,7 +39,7 @@ def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
     UserError
         If the folder does not exist or holds no runs.
     """
-    return report.tidy(results_folder(Path(folder)).some_records(suite))
+    return tidy(results_folder(Path(folder)).some_records(suite))
 
 
 def leaderboard(
@@ -180,10 +182,10 @@ def write_report(
 
 def _ranked(
     folder: str | Path, suite: str | None, **options: Any
-) -> tuple[report.Results, ReportSpec, pd.DataFrame]:
+) -> tuple[Results, ReportSpec, pd.DataFrame]:
     """Return the results of a folder or a suite, the settings of its report, and its leaderboard."""
     plugins.load()
     store = results_folder(Path(folder))
-    results = report.Results(store.some_records(suite))
+    results = Results(store.some_records(suite))
     spec = results.ranked(report_settings(store, suite, **options))
-    return results, spec, report.leaderboard(results, spec.by, spec.baseline, spec.target)
+    return results, spec, made_leaderboard(results, spec.by, spec.baseline, spec.target)

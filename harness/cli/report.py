@@ -20,26 +20,20 @@ from harness.config.report import ReportSpec, known, read_pivot, read_target, re
 from harness.config.system import read_system
 from harness.core.errors import UserError
 from harness.core.units import counted
-from harness.report import (
-    Results,
-    leaderboard,
-    print_summary,
-    print_table,
-    write_csv,
-    write_latex,
-    write_markdown,
-    write_parquet,
-)
 from harness.report.data.best import best_of
 from harness.report.data.evidence import Evidence
-from harness.report.data.export import export
+from harness.report.data.export import export, write_parquet
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.recommendation import rated_rows, within_bounds
+from harness.report.data.results import Results
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.named_columns import column_names, columns_named
 from harness.report.tables.rows import Board
+from harness.report.tables.summary import print_summary
+from harness.report.tables.write import print_table, write_csv, write_latex, write_markdown
 from harness.storage.files import make_own_folder
 from harness.storage.store import SEARCH, Store
 

@@ -10,9 +10,11 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config.report import Pivot
-from harness.report import leaderboard, tidy, write_csv
 from harness.report.data.export import write_tidy
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.tidy import tidy
 from harness.report.tables.pivot import grids_csv, tabulate
+from harness.report.tables.write import write_csv
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 from tests.support import records

@@ -14,7 +14,8 @@ from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED
 from harness.executors.scheduler import run_one
-from harness.report import leaderboard, tidy
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.tidy import tidy
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import tabulate
 from harness.simulation import build

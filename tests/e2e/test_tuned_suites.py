@@ -11,7 +11,7 @@ import yaml
 from harness.cli.parser import main
 from harness.config.searches import points
 from harness.config.suite import make_suite
-from harness.report import Results
+from harness.report.data.results import Results
 from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables
 from harness.storage.store import Store, read_suite

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness.report import Pivot, ReportSpec, write_report
+from harness.config.report import Pivot, ReportSpec
+from harness.report.html.page import write_report
 from tests.support.records import done, evaluation, partition, private, spec, undone
 
 BROWSER = next(

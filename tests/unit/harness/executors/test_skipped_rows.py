@@ -6,7 +6,7 @@ import harness
 from harness.config.sweep import expand
 from harness.core.errors import UserError
 from harness.executors.work import in_suite
-from harness.report import leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.report.tables.columns import narrow_columns
 from harness.storage.store import Store
 

@@ -18,25 +18,17 @@ from rich.console import Console
 
 from harness.config.report import Target
 from harness.core.units import size
-from harness.report import (
-    accuracy_against_bytes,
-    accuracy_against_epsilon,
-    cell_key,
-    leaderboard,
-    learning_curves,
-    print_table,
-    write_csv,
-    write_latex,
-    write_markdown,
-    write_page,
-    write_report,
-)
-from harness.report.plots.budgets import _all_lines
+from harness.report.data.identity import cell_key
+from harness.report.data.leaderboard import leaderboard
+from harness.report.html.page import write_page, write_report
+from harness.report.plots.budgets import _all_lines, accuracy_against_epsilon
+from harness.report.plots.curves import learning_curves
 from harness.report.plots.figure import panels_of
+from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
 from harness.report.tables.columns import narrow_columns
 from harness.report.tables.rows import Board
-from harness.report.tables.write import DESCRIPTIONS
+from harness.report.tables.write import DESCRIPTIONS, print_table, write_csv, write_latex, write_markdown
 from tests.support.records import (
     SOURCE,
     diagnosed,

@@ -5,12 +5,13 @@ from unittest import mock
 
 from rich.console import Console
 
-from harness.report import Results, print_summary, write_report
 from harness.report.data import identity
+from harness.report.data.results import Results
 from harness.report.html import page
-from harness.report.html.page import DEFAULT
+from harness.report.html.page import DEFAULT, write_report
 from harness.report.tables import rows
 from harness.report.tables.rows import board_of
+from harness.report.tables.summary import print_summary
 from tests.support.records import done, evaluation, private, pruned, spec
 
 RUNS = [

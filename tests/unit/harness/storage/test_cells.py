@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.report import write_csv, write_tidy
+from harness.report.data.export import write_tidy
 from harness.report.tables.pivot import Grid, Place, grids_csv, grids_latex, grids_markdown
 from harness.report.tables.sheet import in_latex, in_markdown
+from harness.report.tables.write import write_csv
 from harness.storage.cells import FORMULAS, as_csv, from_csv, inert
 
 WIDE = "\uff1d"  # an equals sign as wide as a Chinese one, which is read alike

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UserError
-from harness.report import leaderboard, write_csv, write_latex, write_markdown, write_parquet, write_tidy
+from harness.report.data.export import write_parquet, write_tidy
+from harness.report.data.leaderboard import leaderboard
+from harness.report.tables.write import write_csv, write_latex, write_markdown
 from harness.storage.files import output, output_text
 from tests.support.records import done, spec
 

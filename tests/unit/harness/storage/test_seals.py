@@ -13,7 +13,7 @@ from harness.config.run import read_spec
 from harness.core import rng
 from harness.executors.scheduler import run_one
 from harness.metrics import evaluate, read_predictions
-from harness.report import leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.files import Damaged, Unwritable

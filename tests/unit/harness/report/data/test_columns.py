@@ -12,7 +12,6 @@ from harness import run
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.metrics import ATTACKED, METRICS, PREFIXES, Predictions, write_predictions
-from harness.report import leaderboard, tidy
 from harness.report.data.clients import clients_table
 from harness.report.data.columns import (
     COLUMNS,
@@ -24,6 +23,8 @@ from harness.report.data.columns import (
     describe,
     dictionary,
 )
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.tidy import tidy
 from harness.report.tables.named_columns import column_names
 from harness.report.tables.pivot import grids_csv
 from harness.simulation.plan import plan

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.report import Results
 from harness.report.data.inversions import inversions
+from harness.report.data.results import Results
 from tests.support.records import JITTER, done, private, searched, spec
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.report import leaderboard, write_markdown
 from harness.report.data.columns import LEADERBOARD
+from harness.report.data.leaderboard import leaderboard
 from harness.report.tables.rows import Board, board_of
+from harness.report.tables.write import write_markdown
 from tests.support.records import (
     diagnosed,
     done,

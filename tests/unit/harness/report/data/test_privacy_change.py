@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.report import leaderboard
+from harness.report.data.leaderboard import leaderboard
 from tests.support.records import JITTER, done, private, searched, spec
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.report import Results
 from harness.report.data.procedure import Procedures, WeightedFinalist, procedure_interval
+from harness.report.data.results import Results
 from harness.report.data.statistics import paired_statistics
 from tests.support.records import done, evaluation, searched, spec
 

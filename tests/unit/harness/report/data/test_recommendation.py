@@ -9,10 +9,11 @@ import yaml
 from harness.cli.parser import main
 from harness.config.conditions import Condition, read_conditions
 from harness.core.errors import UserError
-from harness.report import Results, leaderboard
 from harness.report.data.columns import LEADERBOARD
 from harness.report.data.evidence import Evidence
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.recommendation import recommend
+from harness.report.data.results import Results
 from harness.report.tables.rated_rows import readable_rows, recommendation_rows
 from harness.report.tables.recommendation import notes, sentences, warnings
 from harness.report.tables.write import summary

@@ -8,10 +8,11 @@ import pytest
 from harness.cli.parser import main
 from harness.config.conditions import Condition
 from harness.core.errors import UserError
-from harness.report import leaderboard, write_csv
 from harness.report.data.evidence import SEARCHES, SEEDS, Evidence, Federation
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend
+from harness.report.tables.write import write_csv
 from tests.support.records import done, evaluation, private, spec
 
 NAMES = ("fedavg", "fednova", "fedprox", "ditto")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.report import Pivot
 from harness.config.sweep import expand
 from harness.executors.work import in_suite
-from harness.report import Pivot, leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.plots import overview as maps
 from harness.report.tables.columns import narrow_columns

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.report import Results, leaderboard
 from harness.report.data.best import best_of
 from harness.report.data.evidence import rows_of
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.resolution import Resolution
+from harness.report.data.results import Results
 from harness.report.tables.columns import difference
 from tests.support.records import JITTER, done, private, pruned, searched, spec
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.report import Results, leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.ranks import critical_difference, ranks, ranks_by_kind
+from harness.report.data.results import Results
 from harness.report.data.statistics import (
     bca,
     detectable,

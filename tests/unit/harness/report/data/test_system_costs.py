@@ -11,7 +11,8 @@ from harness.config.report import Target
 from harness.config.system import FILE, Device, Network, System, read_system
 from harness.config.yaml import read_yaml
 from harness.core.errors import UserError
-from harness.report import Results, leaderboard
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.data.system_costs import _draws, system_costs
 from tests.support.records import done, evaluation, spec
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.report import Pivot, ReportSpec
 from harness.core.errors import UserError
-from harness.report import Pivot, ReportSpec, Results
+from harness.report.data.results import Results
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.paper.privacy import privacy_statement

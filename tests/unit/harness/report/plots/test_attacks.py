@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.report import leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.report.plots.attacks import attacks
 from harness.report.tables.columns import narrow_columns
 from tests.support.records import done, evaluation, private, spec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.report import Results
+from harness.report.data.results import Results
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.figure import mean_and_reach
 from harness.report.plots.frontier import accuracy_against_bytes

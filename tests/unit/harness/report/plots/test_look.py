@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from harness.config.report import ReportSpec
 from harness.core.errors import UserError
-from harness.report import Results, learning_curves
+from harness.report.data.results import Results
+from harness.report.plots.curves import learning_curves
 from harness.report.plots.every import draw_all
 from harness.report.plots.figure import COLORS
 from harness.report.plots.look import figure_look

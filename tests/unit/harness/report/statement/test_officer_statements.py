@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.report import ReportSpec
 from harness.core.errors import UserError
-from harness.report import ReportSpec, Results
+from harness.report.data.results import Results
 from harness.report.statement import page
 from harness.report.statement.costs import answers, bias, client_table, heads, method_note, note
 from harness.report.statement.page import subjects, write_statement

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.config.report import ReportSpec
-from harness.report import Results
+from harness.report.data.results import Results
 from harness.report.html.page import write_report
 from harness.report.tables.certainty import certainty_tables, inversion_sentences
 from harness.report.tables.pivot import grids_markdown

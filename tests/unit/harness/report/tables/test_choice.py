@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from harness.core.errors import UserError
-from harness.report import Results, leaderboard, write_latex, write_markdown
 from harness.report.data.best import best_of
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.tables.named_columns import column_names, columns_named
+from harness.report.tables.write import write_latex, write_markdown
 from tests.support.records import done, evaluation, private, spec
 
 

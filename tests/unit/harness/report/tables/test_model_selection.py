@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from scipy.stats import t as student
 
-from harness.config.report import Published
+from harness.config.report import Choice, Published, ReportSpec, read_choice
 from harness.core.errors import UserError
 from harness.metrics import better_is_higher
-from harness.report import Choice, ReportSpec, Results, read_choice, write_report
+from harness.report.data.results import Results
+from harness.report.html.page import write_report
 from harness.report.tables.model_selection import choose as choose_run
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.text import words

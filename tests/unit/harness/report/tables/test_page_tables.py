@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.report import leaderboard
+from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.tables import clients

@@ -6,8 +6,10 @@ import math
 import pandas as pd
 import pytest
 
+from harness.config.report import Pivot, ReportSpec, Target, read_target
 from harness.core.errors import UserError
-from harness.report import Pivot, ReportSpec, Target, leaderboard, read_target, write_report
+from harness.report.data.leaderboard import leaderboard
+from harness.report.html.page import write_report
 from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import grids_latex, grids_markdown, tabulate
 from tests.support.records import done, evaluation, private, spec, undone

@@ -9,12 +9,15 @@ from rich.console import Console
 
 from harness.cli.console import short
 from harness.metrics import bounds
-from harness.report import Results, leaderboard, print_summary, write_page
 from harness.report.data.evidence import Evidence
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.data.tested import seed_pairs
+from harness.report.html.page import write_page
 from harness.report.tables.costs import costs
 from harness.report.tables.protection import compare_protection, label, labels
 from harness.report.tables.rated_rows import difference, estimate_text, value_of
+from harness.report.tables.summary import print_summary
 from harness.report.tables.text import possible, possible_change, quantity, signed, spread
 from harness.storage.store import RunRecord
 from tests.support.records import searched
