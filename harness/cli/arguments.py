@@ -23,7 +23,7 @@ MOST_WORKERS = 1_000  # threads or processes; torch dies of a hundred thousand
 def spec_from(args: argparse.Namespace) -> RunSpec:
     """Return the run spec of file and options."""
     content = content_from(args)
-    if "algorithm" not in content:
+    if not content.keys() & {"algorithm", "suite"}:
         raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
     spec = read_spec(content)
     return spec.protected(**_protection(args))

@@ -149,9 +149,10 @@ class RunSpec(Section):
     def _check_algorithm(self, problem: ProblemType, meta: Meta) -> None:
         """Refuse an algorithm for problems of other kinds, and a topology where there is a server."""
         if problem.kind not in meta.solves:
+            fitting = [name for name in PROBLEMS if PROBLEMS[name].kind in meta.solves]
             raise Incompatible(
                 f"algorithm {meta.name} solves problems of kind {' or '.join(meta.solves)}; "
-                f"problem {problem.name} is {problem.kind}"
+                f"problem {problem.name} is {problem.kind}. Problems that it solves: {', '.join(fitting)}"
             )
         if meta.gossip and self.topology is None:
             raise UserError(f"topology: missing; algorithm {meta.name} has no server and needs one")
@@ -314,6 +315,8 @@ def read_spec(content: Mapping[str, Any]) -> RunSpec:
         If a field is not valid.
     """
     bounded("run", content)
+    if {"suite", "base"} <= content.keys():
+        raise UserError("these are the fields of a suite of runs, not of a run: python -m harness suite FILE")
     return validated(content)
 
 

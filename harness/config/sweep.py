@@ -213,6 +213,9 @@ def _values(path: str, content: Any) -> list[Any]:
     values: list[Any] = []
     for value in content if isinstance(content, list) else [content]:
         ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
+        almost = re.fullmatch(r"(\d+)\s*(?:\.{2,}|…)\s*(\d+)", value) if isinstance(value, str) else None
+        if almost is not None and ends is None:
+            raise UserError(f"sweep.{path}: {value!r} is no range. Did you mean '{almost[1]}..{almost[2]}'?")
         if ends is None:
             values.append(value)
             continue

@@ -85,7 +85,8 @@ def test_a_diverged_run_keeps_its_reason_and_reruns_on_request(tmp_path):
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
     refused = [
         (SPEC | {"algorithm": "fedavgg"}, "Did you mean 'fedavg'"),
-        (SPEC | {"algorithm": "local_sgda"}, "solves problems of kind"),
+        (SPEC | {"algorithm": "local_sgda"}, r"is erm. Problems that it solves: auroc,"),
+        ({"suite": "mine", "base": SPEC, "sweep": {}}, "python -m harness suite FILE"),
         (
             SPEC | {"algorithm": "local", "privacy": {"epsilon": 8, "placement": "central"}, "rounds": 0},
             "rounds",

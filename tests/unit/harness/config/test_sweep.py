@@ -85,6 +85,7 @@ def test_draws_stay_when_there_are_more_of_them_or_of_fields():
     ("block", "message"),
     [
         ({"seed": "5..2"}, "a range ascends over at most"),
+        ({"seed": "0...4"}, r"sweep.seed: '0\.\.\.4' is no range. Did you mean '0\.\.4'"),
         ({"seed": []}, "sweep.seed: the list has no values"),
         (
             {"algorithm.lr": [1]} | over(lr={"uniform": [0, 1]}),
