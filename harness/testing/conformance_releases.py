@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,13 +21,10 @@ from datasets.federation import stack
 from harness.core.algorithm import Algorithm, Release
 from harness.core.errors import Incompatible
 from harness.core.settings.privacy import Privacy
-from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
 from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation
 from harness.testing.small_tasks import (
     Check,
-    NotedStages,
     Warned,
     run,
     same_state,
@@ -152,41 +148,6 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
         for name, part in zip(quiet._fields, quiet, strict=True)
         if (part.ndim == 1 or cls.meta.gossip) and _spread(apart_by_field[name][1]) > 0
     ]
-
-
-class Counting(NotedStages):
-    """Stages that note the length of every booked message of a round."""
-
-    def book(self, message: Message) -> None:
-        """Book the message and note its length."""
-        super().book(message)
-        if self.clients.round >= 0:
-            self.log.append(sum(part.shape[-1] for part in message.parts))
-
-
-def relative_noise(cls: type[Algorithm]) -> float | None:
-    """Return the norm of the noise of a message, relative to one message a round with the problem's variables.
-
-    It is the root of the number of messages a round, which share a budget, times the length of the longest over
-    that of all variables. None for what is not released or protected by samples.
-    """
-    if cls.meta.solves[0] == "vertical":
-        return None
-    lengths: list[int] = []
-    counted = partial(Channel, stages=partial(Counting, log=lengths))
-    with suppress(Incompatible):
-        run = simulate(
-            small(cls),
-            wide_task(cls),
-            rounds=1,
-            privacy=Privacy.of(1.0, **LOCAL),
-            clients=partial(Still, shapes={}),
-            channel=counted,
-        )
-    if not lengths:
-        return None
-    variables = sum(part.shape[-1] for part in run.problem.init(torch.Generator()).values())
-    return math.sqrt(len(lengths) * max(lengths) / variables)
 
 
 def _exponent(early: list[Tensor], late: list[Tensor]) -> float:

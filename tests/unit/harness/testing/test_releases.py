@@ -1,18 +1,25 @@
 """Noise fades from what servers keep where values are released, and adds up where changes are."""
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor
 
 from harness.core.algorithm import ALGORITHMS, Release
+from harness.core.errors import Incompatible
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Increment
 from harness.testing import conformance, conformance_privacy, conformance_releases
 from harness.testing.conformance import check
-from harness.testing.conformance_releases import noise_growth, relative_noise
+from harness.testing.conformance_releases import LOCAL, Still, noise_growth
+from harness.testing.small_tasks import NotedStages, simulate, small, wide_task
 
 PAGE = Path(__file__).parents[4] / "docs" / "releases.md"
 KEPT = {
@@ -164,6 +171,41 @@ def test_a_warning_is_printed_and_is_no_failure():
     (row,) = check(ALGORITHMS["feddyn"], [conformance_releases._noise_fades])
     assert row["result"] == "warned"
     assert "x (variance grows with T^2" in row["why"] and "releases.md" in row["why"]
+
+
+class Counting(NotedStages):
+    """Stages that note the length of every booked message of a round."""
+
+    def book(self, message):
+        """Book the message and note its length."""
+        super().book(message)
+        if self.clients.round >= 0:
+            self.log.append(sum(part.shape[-1] for part in message.parts))
+
+
+def relative_noise(cls):
+    """Return the norm of the noise of a message, relative to one message a round with the problem's variables.
+
+    It is the root of the number of messages a round, which share a budget, times the length of the longest over
+    that of all variables. None for what is not released or protected by samples.
+    """
+    if cls.meta.solves[0] == "vertical":
+        return None
+    lengths = []
+    counted = partial(Channel, stages=partial(Counting, log=lengths))
+    with suppress(Incompatible):
+        run = simulate(
+            small(cls),
+            wide_task(cls),
+            rounds=1,
+            privacy=Privacy.of(1.0, **LOCAL),
+            clients=partial(Still, shapes={}),
+            channel=counted,
+        )
+    if not lengths:
+        return None
+    variables = sum(part.shape[-1] for part in run.problem.init(torch.Generator()).values())
+    return math.sqrt(len(lengths) * max(lengths) / variables)
 
 
 def table():
