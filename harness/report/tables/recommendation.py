@@ -47,18 +47,20 @@ def sentences(answer: Recommendation) -> list[str]:
 
 
 def warnings(answer: Recommendation) -> list[str]:
-    """Return warnings about the measure, where it favors own models, and about models that epsilon leaves out."""
-    own = [
-        rated
-        for each in answer.answers
-        for rated in each.rows
-        if rated.row["model_for"] not in (None, COMMON)
-    ]
+    """Return what to beware of: a measure that favors own models, searches without the bound, uncovered models."""
+    rows = [rated for each in answer.answers for rated in each.rows]
+    own = [rated for rated in rows if rated.row["model_for"] not in (None, COMMON)]
+    bounds_bytes = any(condition.name.startswith("bytes") for condition in answer.conditions)
     said = []
-    if answer.by == "auroc" and own:
+    if answer.by == "auroc" and (own or any(each.alone is not None for each in answer.answers)):
         said.append(
             "AUROC over all samples favors models of each client's own, and clients alone, as they know that "
             "client's share of positives: --by auroc_clients compares them with one model for everybody fairly."
+        )
+    if bounds_bytes and any(rated.row.get("tuned") for rated in rows):
+        said.append(
+            "The searches for settings had no bound on bytes, so it favors methods whose search chose few rounds: "
+            "tune with rounds that keep the bound before you trust the order."
         )
     if any(rated.row["dp_unit"] == "client" for rated in own):
         said.append(

@@ -12,10 +12,12 @@ from datasets.catalog import available
 from datasets.client_statistics import ClientCounts
 from harness import recommend
 from harness.cli.parser import main
+from harness.config.conditions import read_conditions
 from harness.config.suite import read_suite
 from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence
 from harness.report.data.references import PATH, Shape, ask_references, distance, references, shapes_of
+from harness.report.tables.recommendation import warnings
 from studies.references import federations as federations_of
 from studies.references import leaderboards, shape_of, table
 
@@ -229,3 +231,14 @@ def test_a_pilot_is_a_suite_of_one_s_own_data(tmp_path, capsys, monkeypatch):
     assert {"fedavg", "fednova", "local", "centralized"} < methods and suite.tune is not None
     assert not [one.reason for one in suite.combinations if one.spec is None]
     assert main(["plan", "pilot.yaml", "--untimed", "--sweep", "seed=0"]) == 0
+
+
+def test_a_bound_on_bytes_is_one_that_no_search_had(evidence):
+    """Methods are not ordered by searches under it, which the answer says; budgets of privacy were searched."""
+    asked = {
+        name: ask_references(Shape(60, 150, 0.1), evidence, read_conditions([name], evidence.columns))
+        for name in ("epsilon_total <= 2", "bytes <= 1e7")
+    }
+    said = {name: " ".join(warnings(one.recommendation)) for name, one in asked.items()}
+    assert "no bound on bytes" in said["bytes <= 1e7"]
+    assert "no bound on bytes" not in said["epsilon_total <= 2"]

@@ -369,6 +369,8 @@ def test_warnings_say_whom_the_measure_favors_and_what_epsilon_does_not_cover():
     mixed = answer("bytes <= 1e9", runs=[*by_auroc("fedavg", 0.7), *by_auroc("ditto", 0.8)], by="auroc")
     common = answer("bytes <= 1e9", runs=by_auroc("fedavg", 0.7), by="auroc")
     assert "share of positives" in " ".join(warnings(mixed)) and not warnings(common)
+    beside_lone = answer("bytes <= 1e9", runs=[*by_auroc("fedavg", 0.7), *by_auroc("local", 0.8)], by="auroc")
+    assert "share of positives" in " ".join(warnings(beside_lone))
     private = both_ways("ditto", 0, 0.8, epsilon=2.0)
     assert private.spec["privacy"]["unit"] == "client"
     assert warnings(answer("epsilon <= 2", runs=[private])) == [
