@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+from harness.report.data.evidence import Evidence
+from harness.report.data.references import Shape, references, shapes_of
 from studies.results.boards import UNITS, Board, Boards, Row
 
 SUITES = ("natural", "frontier")
@@ -43,6 +45,11 @@ class Federation:
         noise = ", own noise" if self.own_noise else ""
         return f"{self.clients:,} {UNITS.get(self.data, 'clients')}{noise}"
 
+    @property
+    def shape(self) -> Shape:
+        """Samples of a client and skew of labels, as the installed references have them."""
+        return _shapes()[self.board.suite, self.data, self.clients]
+
     @cached_property
     def whole(self) -> list[Row]:
         """Its rows without compression."""
@@ -78,6 +85,12 @@ class Federation:
     def budgets(self) -> list[float]:
         """Its budgets, the largest first."""
         return sorted({row["epsilon_asked"] for row in self.whole} - {None}, reverse=True)
+
+
+@cache
+def _shapes() -> dict[tuple[str, str, int | None], Shape]:
+    found = shapes_of(Evidence.of_table(references()).rows)
+    return {(each.suite, each.dataset, each.clients): shape for each, shape in found.items()}
 
 
 def federations(boards: Boards) -> list[Federation]:

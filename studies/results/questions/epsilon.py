@@ -22,6 +22,7 @@ KINDS = {
     "one linear model, control variates (SCAFFOLD)": ("scaffold", "logistic"),
     "a network with a last layer for each client (FedRep)": ("fedrep", "mlp"),
 }  #: kind of method -> its representative, fixed beforehand, and the model
+SAMPLES, SKEW = "samples a client", "skew"
 EQUAL = "equal weights, no noise"
 ACROSS = 4
 TICKS = (0, -1, -2, -5, -10, -20, -40)
@@ -39,13 +40,19 @@ def page(boards: Boards) -> Page:
         changes = {budget(epsilon): change.points() for epsilon, change in costs(each, "fedavg").items()}
         if each.equal:
             changes[EQUAL] = (each.equal.mean("auroc") - each.free.mean("auroc")).points()
-        rows[each.name] = {"clients": each.units, "no privacy": each.free.mean("auroc").share(), **changes}
+        rows[each.name] = {
+            "clients": each.units,
+            SAMPLES: f"{each.shape.samples:,.0f}",
+            SKEW: f"{each.shape.skew:.2f}",
+            "no privacy": each.free.mean("auroc").share(),
+            **changes,
+        }
         made.values[f"{each.name}, number"] = count(each.clients, [each.free.id])
         if other := each.row("scaffold", None):
             behind = each.free.mean("auroc") - other.mean("auroc")
             made.values[f"{each.name}, SCAFFOLD behind, none"] = behind.points()
     budgets = sorted({epsilon for each in all_of for epsilon in each.budgets}, reverse=True)
-    columns = ["clients", "no privacy", EQUAL, *map(budget, budgets)]
+    columns = ["clients", SAMPLES, SKEW, "no privacy", EQUAL, *map(budget, budgets)]
     made.table("table", "data", [name for name in columns if any(name in row for row in rows.values())], rows)
     real = [each for each in all_of if each.board.suite == "natural" and not each.own_noise]
     shared = [epsilon for epsilon in budgets if all(epsilon in each.budgets for each in real)]
