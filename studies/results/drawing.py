@@ -13,13 +13,40 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+APART = 0.1  # between bars side by side, in places of the x axis
+
+
 def budget(epsilon: float | None) -> str:
     """Return the label of a budget."""
     return "none" if epsilon is None else f"ε {epsilon:g}"
 
 
-def line(ax: Axes, points: Mapping[int, Value], number: int, label: str, scale: float = 1.0) -> None:
-    """Draw values by their place on the x axis, times a scale, with their intervals as a band."""
+def line(
+    ax: Axes,
+    points: Mapping[int, Value],
+    number: int,
+    label: str,
+    *,
+    scale: float = 1.0,
+    of: int | None = None,
+) -> None:
+    """Draw values by their place on the x axis, with their intervals as a band.
+
+    Parameters
+    ----------
+    ax : Axes
+        Where.
+    points : Mapping
+        Place on the x axis -> value.
+    number : int
+        Which line of the panel it is.
+    label : str
+        What the legend calls it.
+    scale : float
+        What values are multiplied by.
+    of : int, optional
+        Number of lines of a panel whose intervals overlap: they are bars then, side by side.
+    """
     if not points:
         return
     style = appearance(number)
@@ -30,8 +57,13 @@ def line(ax: Axes, points: Mapping[int, Value], number: int, label: str, scale: 
         ]
         for ends in zip(*((point.number, point.low, point.high) for point in points.values()), strict=True)
     )
-    ax.plot(list(points), means, label=label, **style)
-    ax.fill_between(list(points), lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+    shift = 0.0 if of is None else APART * (number - (of - 1) / 2)
+    at = [place + shift for place in points]
+    ax.plot(at, means, label=label, **style)
+    if of is None:
+        ax.fill_between(at, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+    else:
+        ax.vlines(at, lows, highs, color=style["color"], linewidth=1.2)
 
 
 def places(ax: Axes, labels: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from studies.results.values import Value, count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BETTER, LEVEL, WORSE = VERDICTS = "better", "no difference", "worse"
+BETTER, LEVEL, WORSE = VERDICTS = "better", "not told apart", "worse"
 LOOKS = {BETTER: ("#222222", ""), LEVEL: ("#cfe3f2", ""), WORSE: ("white", "////")}  #: color and hatch
 TWIN = "fednova"  # FedAvg under another name, where all clients take equally many steps
 

@@ -29,8 +29,8 @@ TABLED = ("FedAvg", "Ditto", "FedRep")
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
     all_of = [each for each in federations(boards) if each.row("local", None) and each.row("ditto", None)]
-    none, most, *_, least = usual_budgets(all_of)
-    budgets = none, most, least
+    budgets = usual_budgets(all_of)
+    least = budgets[-1]
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
     made = Page("personal", used, size=(7.5, 0.5 * len(all_of) + 1.3))
     made.draw = lambda figure: draw(figure, all_of, budgets)
@@ -45,7 +45,7 @@ def page(boards: Boards) -> Page:
         made.values |= {f"{each.name}, {column}": lead for column, lead in leads.items()}
         made.values |= dict(over_common(each))
         rows[each.name] = {"alone": alone(each).share().without_interval(), **leads}
-    tabled = (f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (none, least))
+    tabled = (f"{name}, {budget(epsilon)}" for name in TABLED for epsilon in (None, least))
     columns = [column for column in tabled if any(column in row for row in rows.values())]
     made.table("table", "data", ["alone", *columns], rows)
     return made

@@ -76,10 +76,11 @@ def found(board: Board, kind: str, beta: float, epsilon: float | None) -> Row:
 
 
 def change(board: Board, kind: str, beta: float, epsilon: float | None) -> Value:
-    """Return the AUROC of a row minus that of FedAvg under that budget without pruning."""
-    return found(board, kind, beta, epsilon).mean("auroc") - found(board, "FedAvg", 0.0, epsilon).mean(
-        "auroc"
-    )
+    """Return the AUROC of a row minus that of FedAvg under that budget without pruning, whose own is 0."""
+    row, whole = found(board, kind, beta, epsilon), found(board, "FedAvg", 0.0, epsilon)
+    if row.id == whole.id:
+        return Value(0.0, rows=(row.id,))
+    return row.mean("auroc") - whole.mean("auroc")
 
 
 def sent_a_round(row: Row) -> float:
@@ -103,7 +104,8 @@ def draw(figure: Figure, board: Board) -> None:
     for ax, kind in zip(axes, KINDS, strict=True):
         for number, epsilon in enumerate(BUDGETS):
             points = {place: change(board, kind, beta, epsilon) for place, beta in enumerate(BETAS)}
-            line(ax, points, number, "no privacy" if epsilon is None else budget(epsilon), scale=100)
+            label = "no privacy" if epsilon is None else budget(epsilon)
+            line(ax, points, number, label, scale=100, of=len(BUDGETS))
             lowest = min([lowest, *(100 * point.low for point in points.values() if point.low is not None)])
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_title(kind, fontsize=9)
