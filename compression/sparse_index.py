@@ -3,8 +3,7 @@
 Layout: one byte for the kind, four for the number of kept entries (little-endian), then the shorter of
 
 * a bitmap of the entries in play, eight to a byte from its lowest bit (kind 0);
-* the gaps, that is how many entries are skipped before each kept one, as LEB128 numbers: seven bits to a
-byte,
+* the gaps, that is how many entries are skipped before each kept one, as LEB128 numbers: seven bits to a byte,
   lowest first, the top bit says that more follow (kind 1).
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import ClientExecutor
 from harness.core.methods.descent import Descent
 from harness.core.methods.server_update import ServerUpdate
+from harness.core.public import Public
 from harness.core.wire.channel import Channel
 from harness.core.wire.known_terms import refuse_private
 from harness.core.wire.message import Known, Message
@@ -66,14 +67,21 @@ def check(algorithm: type[Algorithm], checks: Sequence[Check] = ()) -> list[dict
     return rows
 
 
-class StandInStages(NotedStages):
-    """Stages that replace every client's message by numbers that depend on no data.
+class Seen(NamedTuple):
+    """Public side of a message: its round and slot, and the shapes, scales and known terms of its parts."""
 
-    They note of every message its place in the round, shapes, scales and known terms, which anybody sees.
-    """
+    round: int
+    slot: int
+    shapes: list[torch.Size]
+    scales: list[Public | None]
+    known_terms: list[Any]
+
+
+class StandInStages(NotedStages):
+    """Stages that replace every client's message by numbers that depend on no data; they note what is `Seen`."""
 
     def add_known(self, message: Message, row: Tensor) -> Tensor:
-        """Note what anybody sees of a message, then replace it.
+        """Note what is seen of a message, then replace it.
 
         The numbers are positive, as sums and weights are, and not zero, which would hide a private factor.
         """
@@ -83,7 +91,7 @@ class StandInStages(NotedStages):
             refuse_private(message.known, message.parts)
         terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
         seen_terms = [term.tolist() for term in terms]
-        self.log.append((self.clients.round, message.slot, shapes, scales, seen_terms))
+        self.log.append(Seen(self.clients.round, message.slot, shapes, scales, seen_terms))
         generator = rng.stream(0, "check", "stand-in", self.clients.round, message.slot)
         return 0.05 + 0.1 * torch.rand(row.shape, generator=generator, dtype=row.dtype)
 
@@ -210,11 +218,8 @@ def _replaced(cls: type[Algorithm]) -> None:
         plain, seen = _with_stand_ins(algorithm, tasks[None], ids)
         for secret in ids or everybody:
             state, seen_now = _with_stand_ins(algorithm, tasks[secret], ids)
-            if seen_now != seen:
-                raise Failed(
-                    "possible leak: the number of messages, or their shapes, scales or known terms, depend on the "
-                    f"data of client {secret}"
-                )
+            if (what := _seen_to_change(seen, seen_now)) is not None:
+                raise Failed(f"possible leak: the data of client {secret} change {what}")
             # What the house takes as the server's model is read from the state by the algorithm itself.
             models = [algorithm.model(end) for end in (plain, state)]
             shown = [(m,) if isinstance(m, torch.Tensor) else tuple(m) for m in models]
@@ -339,11 +344,22 @@ def _learns(cls: type[Algorithm]) -> None:
         raise Failed(f"after 30 rounds the objective is {after:.4g}, at the start it was {before:.4g}")
 
 
-def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[object]]:
+def _with_stand_ins(algorithm: Algorithm, task: Task, ids: Sequence[int] | None) -> tuple[Any, list[Seen]]:
     """Return the state after a run in which nothing of the clients arrives, and what was seen of messages."""
-    seen: list[object] = []
+    seen: list[Seen] = []
     stand_in = partial(StandIn, stages=partial(StandInStages, log=seen))
     return run(algorithm, task, channel=stand_in, ids=ids), seen
+
+
+def _seen_to_change(seen: Sequence[Seen], seen_now: Sequence[Seen]) -> str | None:
+    """Return in words what is seen first that differs between the messages of two runs; None if nothing does."""
+    if len(seen) != len(seen_now):
+        return f"the number of messages: {len(seen)} and {len(seen_now)}"
+    for one, other in zip(seen, seen_now, strict=True):
+        for name, value, value_now in zip(Seen._fields, one, other, strict=True):
+            if value != value_now:
+                return f"the {name.replace('_', ' ')} of message {one.slot} in round {one.round}"
+    return None
 
 
 def _objective(run: Simulation) -> float:

@@ -43,7 +43,7 @@ class Batches:
     ----------
     num_steps : Tensor
         Steps of each client, ``(..., C, 1)``. In rounds measured in epochs clients with little data finish early;
-        their later batches are padding (`Batch.active` is 0).
+        their later batches are padding (`LocalBatch.active` is 0).
     runs : int or None
         Number of stacked runs, if each of their seeds has one batch, ``(seeds, C, ...)``, for all its runs.
     shared : bool

@@ -207,7 +207,7 @@ def refuse_private(known: Known, parts: Sequence[Part]) -> None:
         if any(bool(term.isnan().any()) for term in terms) and not bool(part.row.isnan().any()):
             raise ValueError(
                 f"part {number} of a message would depend on rows that clients keep to themselves even if all "
-                "gradients were zero, or a mean on what the server does not know, such as coins of single clients; "
-                "give Clients.take the server's value for the mean of rows that follow from what was sent, or set "
-                "release: change (docs/releases.md)"
+                "gradients were zero, or a mean on what the server does not know, such as coins of single clients. "
+                "If rows follow from what their clients have sent, take them by clients.take(rows, mean=...), with "
+                "the server's value for their mean; otherwise set release: change (docs/releases.md)"
             )

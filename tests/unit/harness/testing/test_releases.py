@@ -222,7 +222,7 @@ def test_the_page_has_a_row_for_every_algorithm():
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_the_table_of_the_page_is_what_is_measured(name):
     found, growth = relative_noise(ALGORITHMS[name]), growth_of(name)
-    noise, fades, adds = table()[name]
-    assert noise == ("" if found is None else f"{found:.2f}")
-    assert fades == ", ".join(one.field for one in growth if not (one.model or one.adds_up))
-    assert adds == ", ".join(one.field for one in growth if one.adds_up)
+    noise = "" if found is None else f"{found:.2f}"
+    fades = ", ".join(one.field for one in growth if not (one.model or one.adds_up))
+    adds = ", ".join(one.field for one in growth if one.adds_up)
+    assert table()[name] == [noise, fades, adds]
