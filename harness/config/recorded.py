@@ -177,7 +177,8 @@ def model_meta(algorithm: str) -> dict[str, Any]:
 def check_current(spec: Mapping[str, Any]) -> None:
     """Raise UserError if ``parts.json`` has another version of a part of a run, or other defaults, than the code.
 
-    Ids follow from the file, and would then be those of other runs.
+    Ids follow from the file, and would then be those of other runs. An algorithm of ours that it does not have is
+    refused too: its runs would have other ids once it has.
     """
     sections = [("section", name) for name in ("run", *spec) if name in BUILT_IN["section"]]
     for kind, name in [*sections, *((section, _name(section, spec.get(section))) for section in NAMES)]:
@@ -186,6 +187,21 @@ def check_current(spec: Mapping[str, Any]) -> None:
                 f"{kind} {name}: its version or defaults are not those in harness/config/parts.json; to renew the "
                 "file: python -m tests.golden.update --defaults"
             )
+    name = _name("algorithm", spec.get("algorithm"))
+    if name not in BUILT_IN["algorithm"] and _is_ours(name):
+        raise UserError(
+            f"algorithm {name} is not in harness/config/parts.json; to add it: "
+            "python -m tests.golden.update --defaults"
+        )
+
+
+@cache
+def _is_ours(algorithm: str) -> bool:
+    """Whether an algorithm is in the package of algorithms."""
+    from harness.config import parts  # loaded already, where runs are made
+
+    found = parts.KINDS["algorithm"]
+    return algorithm in found and found[algorithm].__module__.partition(".")[0] == "algorithms"
 
 
 @cache
