@@ -259,7 +259,7 @@ class Simulation:
         releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
         channel = self.channel(clients, diagnose, advance if releases_values else None)
         if self._chunked:
-            self.state = round_in_chunks(advance, clients, channel.part, self.executor)
+            self.state = round_in_chunks(advance, clients, channel.for_client, self.executor)
         else:
             self.state = advance(clients, channel)
         finite = finite_runs(self._deciding(before, clients), self._runs)

@@ -160,7 +160,7 @@ def _lossless(cls: type[Algorithm]) -> None:
 
 @_check
 def _unprotected(cls: type[Algorithm]) -> None:
-    """Do under an infinite clip norm and no noise what is done without privacy."""
+    """Give the result without privacy if the clip norm is infinite and there is no noise."""
     algorithm, task = cls(local_steps=cls.meta.steps or 2, batch_size=None), task_of(cls)
     for name, simulation in _protected(cls, algorithm, task, clip=float("inf")):
         stages = PlainStages if name == "central" else Stages

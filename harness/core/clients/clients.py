@@ -94,7 +94,7 @@ class Clients(GradientVerbs, Cohort):
 
     @property
     def _data(self) -> LocalData:
-        """The data at home. Runs share batches where vectorized models round alike all the same."""
+        """The data at home. Runs share batches where that changes no bit of a vectorized model."""
         vectorized = self._executor.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
         shared = vectorized and rounds_alike(self.problem.module)
         secret = self._privacy is not None and self._privacy.secret_cohorts

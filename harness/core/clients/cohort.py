@@ -118,12 +118,12 @@ class Cohort:
         self._coins = coins
         self.sizes = self.samples("train")
 
-    def part(self, number: int) -> Self:
-        """Return one client of the cohort as a cohort of size 1."""
+    def alone(self, number: int, *, books: bool) -> Self:
+        """Return one client of the cohort as a cohort of size 1, which books its releases or forgets them."""
         client = copy(self)
         client.ids = self.ids[..., number : number + 1]
         client.sizes = self.sizes[..., number : number + 1]
-        if number < self.ids.shape[-1] - 1:  # all make the same releases; the last one books them
+        if not books:
             client.ledger = Ledger()
         client.participation_mask = self.participation_mask[..., number : number + 1]
         return client

@@ -78,7 +78,7 @@ class Assembly:
 def round_in_chunks(
     round: Callable[[Clients, Any], Any],
     clients: Clients,
-    part: Callable[[Clients, Assembly], Any],
+    channel_of: Callable[[Clients, Assembly], Any],
     executor: ClientExecutor,
 ) -> Any:
     """Run a round client by client, on the worker threads of ``executor`` if there are any.
@@ -89,7 +89,7 @@ def round_in_chunks(
         ``round(clients, channel)`` of the algorithm, from the state before the round.
     clients : Clients
         The cohort.
-    part : Callable
+    channel_of : Callable
         Returns the channel of one client, a cohort of size 1, which posts to the assembly.
     executor : ClientExecutor
         The executor.
@@ -104,9 +104,9 @@ def round_in_chunks(
 
     def one(number: int) -> Any:
         assembly.enter(number)
-        mine = clients.part(number)
+        mine = clients.alone(number, books=number == last)  # all make the same releases
         try:
-            return round(mine, part(mine, assembly))
+            return round(mine, channel_of(mine, assembly))
         except Posted:
             return None
         except BaseException:

@@ -103,7 +103,7 @@ class Outbox:
             self._delivered.append(Delivered.of(method, result))
         return result
 
-    def part(self, clients: Clients, assembly: Assembly) -> Self:
+    def for_client(self, clients: Clients, assembly: Assembly) -> Self:
         """Return the channel of one client, a cohort of size 1, which posts its messages to the assembly."""
         channel = copy(self)
         channel._delivered = []

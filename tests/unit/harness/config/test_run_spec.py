@@ -227,9 +227,7 @@ def test_a_run_whose_parts_are_not_those_of_the_file_has_no_name(monkeypatch, ra
 def test_an_algorithm_of_ours_that_the_file_does_not_have_has_no_name(monkeypatch):
     """Its runs would have other ids once the file has it."""
     monkeypatch.delitem(recorded.BUILT_IN["algorithm"], "fedavg")
-    with pytest.raises(
-        UserError, match=r"fedavg is not in .*parts.json; .*golden.update --defaults"
-    ):
+    with pytest.raises(UserError, match=r"fedavg is not in .*parts.json; .*golden.update --defaults"):
         name(WHOLE)
 
 

@@ -260,7 +260,7 @@ def test_a_cohort_in_chunks_has_the_figures_of_the_whole(privacy):
     whole, chunks = diagnosed(privacy), diagnosed(privacy)
     Work().round(messages(), whole._clients, whole)
     work = partial(Work().round, messages())
-    round_in_chunks(work, chunks._clients, chunks.part, ClientExecutor("loop", threads=2))
+    round_in_chunks(work, chunks._clients, chunks.for_client, ClientExecutor("loop", threads=2))
     assert whole.diagnostics.keys() == chunks.diagnostics.keys()
     for name, value in whole.diagnostics.items():
         torch.testing.assert_close(chunks.diagnostics[name], value, msg=name)
