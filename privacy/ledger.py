@@ -267,6 +267,8 @@ class Ledger:
                 for draw in draws
             ],
         )
+        if noise is None:
+            return histories
         return replace(histories, noise=noise, releases=tuple(draw.releases[0][1] for draw in draws))
 
     def report(
