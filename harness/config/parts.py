@@ -78,7 +78,9 @@ def _described(kind: str, name: str) -> Facts:
             row = {"family": m.family, "solves": ", ".join(m.solves), "paper": m.paper, "url": m.url}
             return {"version": m.version, "defaults": _defaults(part), "row": row, "pooled": m.pooled}
         case "compression":
-            return {"row": _about(getattr(part, "defined", type(part.values)))}
+            own = getattr(part, "defined", None)  # a class that somebody wrote
+            bits = None if own else part.values.bits
+            return {"row": {"bits": bits, **_about(own or type(part.values))}}
         case "data":  # digests name what was read of data sets, which have no version
             return {"version": part.version} if name in FORMATS else {}
         case "encoder":  # digests name the weights
