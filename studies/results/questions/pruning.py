@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from harness.core.units import size
 from studies.results.boards import Board, Boards, Row
 from studies.results.drawing import budget, legend, line, places
 from studies.results.pages import Cells, Page
 from studies.results.questions.methods import TWIN
-from studies.results.values import Value, span
+from studies.results.values import Value, count, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,7 @@ AGAIN = {
     "again (FedNova), all": {"alpha": 0.0, "beta": 0.0},
     "again, half of the units, 1 in 100": {"alpha": 0.5},
 }
+SENT, RUN = "bytes up a round", ("rounds, ε 2", "bytes up, down, ε 2")
 TICKS = (1, 0, -1, -2, -5, -10, -20)
 
 
@@ -46,7 +48,7 @@ def page(boards: Boards) -> Page:
     for name, fields in AGAIN.items():
         again = {epsilon: board.row(algorithm=TWIN, epsilon_asked=epsilon, **fields) for epsilon in BUDGETS}
         rows[name] = cells(again, whole)
-    made.table("table", "AUROC", ["bytes up a round", *map(budget, BUDGETS)], rows)
+    made.table("table", "AUROC", [SENT, *map(budget, BUDGETS), *RUN], rows)
     for beta in (0.9, 0.99):
         for epsilon in BUDGETS:
             gain = found(board, "FedAvg", beta, epsilon).mean("auroc") - found(
@@ -61,11 +63,14 @@ def page(boards: Boards) -> Page:
 
 
 def cells(by_budget: Mapping[float | None, Row], whole: Row) -> dict[str, Value | str]:
-    """Return a row of the table: what is sent, relative to whole messages, and the AUROC under each budget."""
-    sent = sent_a_round(by_budget[2.0]) / sent_a_round(whole)
+    """Return a row of the table: bytes of a round, AUROC by budget, rounds and bytes of the run at ε 2."""
+    private = by_budget[2.0]
+    sent = sent_a_round(private) / sent_a_round(whole)
     return {
-        "bytes up a round": Value(sent, rows=(by_budget[2.0].id, whole.id), text=f"{100 * sent:.3g} %"),
+        SENT: Value(sent, rows=(private.id, whole.id), text=f"{100 * sent:.3g} %"),
         **{budget(epsilon): row.mean("auroc").share() for epsilon, row in by_budget.items()},
+        RUN[0]: count(private["rounds"], [private.id]),
+        RUN[1]: f"{size(private['bytes_up'])}, {size(private['bytes_down'])}",
     }
 
 
