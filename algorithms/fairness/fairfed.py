@@ -62,7 +62,7 @@ class FairFed(Descent, ServerUpdate):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and weights proportional to samples."""
-        return self.server_init(self.State(start["x"], clients.shares.to(start["x"])), "x")
+        return self.server_init(self.State(start["x"], clients.sample_shares.to(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Compare local with global decisions, adapt the weights, then run local SGD."""

@@ -154,7 +154,7 @@ class Cohort:
         return len(self.federation.groups)
 
     @property
-    def shares(self) -> Tensor:
+    def sample_shares(self) -> Tensor:
         """Each member's share of the cohort's samples, ``(..., C, 1)``; equal shares if counts are private."""
         sizes = (torch.ones_like(self.sizes) if self.counts_private else self.sizes).double()
         return (
