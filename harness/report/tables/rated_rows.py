@@ -69,11 +69,20 @@ def settings_text(row: Row) -> str:
     for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
         if row[name]:
             parts.append(f"{100 * row[name]:.3g} % {effect}")
-    if settings_of(row).get("compression.error_feedback") == "true":
-        parts.append("error feedback")
-    if row["codec"] not in (None, "float32", "float64"):
-        parts.append(f"codec {row['codec']}")
-    return ", ".join(parts)
+    return ", ".join([*parts, *_codes(row)])
+
+
+def method_text(row: Row) -> str:
+    """Return a row's method and its compression, by which rows of one method differ, as ``fedavg, beta 0.9``."""
+    ratios = [f"{name} {row[name]:.3g}" for name in ("alpha", "beta") if row[name]]
+    return ", ".join([str(row["algorithm"]), *ratios, *_codes(row)])
+
+
+def _codes(row: Row) -> list[str]:
+    """Return whether a row has error feedback, and its codec, if they are not the usual ones."""
+    feedback = settings_of(row).get("compression.error_feedback") == "true"
+    usual = row["codec"] in (None, "float32", "float64")
+    return [*(["error feedback"] if feedback else []), *([] if usual else [f"codec {row['codec']}"])]
 
 
 def guarantee(row: Row) -> str:
@@ -227,7 +236,7 @@ def _readable(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str,
     )
     is_best = rated is own.best
     return {
-        "method": rated.algorithm,
+        "method": method_text(rated.row),
         "protection": protection_text(rated.row),
         words(by): estimate_text(by, own.estimates[rated.key]),
         "costs (points)" if in_points(by) else "costs": "" if is_best else _plain(by, loss.mean),

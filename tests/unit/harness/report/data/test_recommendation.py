@@ -358,6 +358,7 @@ def test_a_control_has_the_compression_of_its_own_row():
     text = " ".join(sentences(found))
     assert "fedavg and fednova, one method here, differ by 0.3 points" in text
     assert "90 % of message entries dropped, error feedback" in text
+    assert readable_rows(found)[0]["method"] == "fedavg, beta 0.9, error feedback"
 
 
 def test_warnings_say_whom_the_measure_favors_and_what_epsilon_does_not_cover():
