@@ -237,6 +237,7 @@ def test_ctrl_c_waits_for_a_worker_that_is_starting(tmp_path, monkeypatch):
 
     stopped = []
     monkeypatch.setattr(Processes, "_pool", lambda self: Starting())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     with pytest.raises(KeyboardInterrupt), Processes(1, tmp_path, ALONE, retry=False) as workers:
         workers.start([0], [read_spec(CANCER)], 0.0)
     assert stopped and signal.getsignal(signal.SIGINT) is signal.default_int_handler
