@@ -166,7 +166,7 @@ def test_a_range_that_binds_at_both_ends_is_widened_at_both():
     def apart(settings, budget):
         return 0.5 + 0.05 * math.log(settings["algorithm.lr"]) * (1 if budget > 1 else -1)
 
-    found, _ = searched(apart)
+    found, _ = searched(apart, budget=32)
     large, _, small = map(chosen, found.searches)
     assert large["algorithm.lr"] > 6 and small["algorithm.lr"] < 0.005
 
@@ -178,7 +178,7 @@ def test_a_range_whose_lower_end_is_not_valid_is_widened_at_the_other(monkeypatc
         return 0.5 + 0.3 * settings["algorithm.lr"] * (1 if budget > 1 else -1)
 
     monkeypatch.setitem(RANGES, "algorithm.lr", {"uniform": [0, 1]})
-    found, _ = searched(apart)
+    found, _ = searched(apart, budget=32)
     large, _, small = map(chosen, found.searches)
     assert large["algorithm.lr"] > 1.5 and 0 < small["algorithm.lr"] < 0.1
     assert min(trial.settings["algorithm.lr"] for trial in found.searches[0].trials) > 0
@@ -188,9 +188,9 @@ def test_settings_without_a_figure_are_never_chosen():
     def failing(settings, budget):
         return None if settings["algorithm.lr"] > 0.1 else truth(settings, budget)
 
-    found, _ = searched(failing)
+    found, _ = searched(failing, budget=32)
     assert all(chosen(search)["algorithm.lr"] <= 0.1 for search in found.searches)
-    nothing, _ = searched(lambda settings, budget: None)
+    nothing, _ = searched(lambda settings, budget: None, budget=8)
     assert {search.best for search in nothing.searches} == {None}
     lowest = min(trial.settings["algorithm.lr"] for trial in found.searches[0].trials)
     single, _ = searched(
