@@ -212,14 +212,13 @@ def _values(path: str, content: Any) -> list[Any]:
         raise UserError(f"sweep.{path}: the list has no values")
     values: list[Any] = []
     for value in content if isinstance(content, list) else [content]:
-        ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
-        almost = re.fullmatch(r"(\d+)\s*(?:\.{2,}|…)\s*(\d+)", value) if isinstance(value, str) else None
-        if almost is not None and ends is None:
-            raise UserError(f"sweep.{path}: {value!r} is no range. Did you mean '{almost[1]}..{almost[2]}'?")
+        ends = re.fullmatch(r"(\d{1,9})(\.{2,}|…)(\d{1,9})", value) if isinstance(value, str) else None
         if ends is None:
             values.append(value)
             continue
-        first, last = int(ends[1]), int(ends[2])
+        if ends[2] != "..":
+            raise UserError(f"sweep.{path}: {value!r} is no range. Did you mean '{ends[1]}..{ends[3]}'?")
+        first, last = int(ends[1]), int(ends[3])
         if not first <= last < first + MAX_RUNS:
             raise UserError(f"sweep: a range ascends over at most {MAX_RUNS:,} numbers, given {value}")
         values.extend(range(first, last + 1))

@@ -28,7 +28,7 @@ def line(
     label: str,
     *,
     scale: float = 1.0,
-    of: int | None = None,
+    side_by_side: int | None = None,
 ) -> None:
     """Draw values by their place on the x axis, with their intervals as a band.
 
@@ -44,8 +44,8 @@ def line(
         What the legend calls it.
     scale : float
         What values are multiplied by.
-    of : int, optional
-        Number of lines of a panel whose intervals overlap: they are bars then, side by side.
+    side_by_side : int, optional
+        Number of lines of the panel, if their intervals overlap: bars beside each other then, in place of bands.
     """
     if not points:
         return
@@ -57,10 +57,10 @@ def line(
         ]
         for ends in zip(*((point.number, point.low, point.high) for point in points.values()), strict=True)
     )
-    shift = 0.0 if of is None else APART * (number - (of - 1) / 2)
+    shift = 0.0 if side_by_side is None else APART * (number - (side_by_side - 1) / 2)
     at = [place + shift for place in points]
     ax.plot(at, means, label=label, **style)
-    if of is None:
+    if side_by_side is None:
         ax.fill_between(at, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
     else:
         ax.vlines(at, lows, highs, color=style["color"], linewidth=1.2)

@@ -53,7 +53,7 @@ def draw(figure: Figure, grouped: Sequence[Federation]) -> None:
             for number, algorithm in enumerate(METHODS):
                 rows = {place: each.row(algorithm, epsilon) for place, epsilon in enumerate(budgets)}
                 points = {place: row.mean(measure) for place, row in rows.items() if row}
-                line(ax, points, number, method_name(algorithm), of=len(METHODS))
+                line(ax, points, number, method_name(algorithm), side_by_side=len(METHODS))
             places(ax, [budget(epsilon) for epsilon in budgets])
             ax.set_title(title, fontsize=9)
         axes[down][0].set_ylabel(f"{each.data}, {each.units},\nby {GROUPS[each.data]}")

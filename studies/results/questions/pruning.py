@@ -110,7 +110,7 @@ def draw(figure: Figure, board: Board) -> None:
         for number, epsilon in enumerate(BUDGETS):
             points = {place: change(board, kind, beta, epsilon) for place, beta in enumerate(BETAS)}
             label = "no privacy" if epsilon is None else budget(epsilon)
-            line(ax, points, number, label, scale=100, of=len(BUDGETS))
+            line(ax, points, number, label, scale=100, side_by_side=len(BUDGETS))
             lowest = min([lowest, *(100 * point.low for point in points.values() if point.low is not None)])
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_title(kind, fontsize=9)
