@@ -30,6 +30,7 @@ MOST_COSTS = 3  # of the first sentence
 MOST_NAMED = 6  # clients of a table by client
 MOST_METHODS = 10
 MOST_BESIDE = 4  # protections of the table of methods
+NOT_TUNED = "Settings tuned for each budget (tune) can make privacy cost less."
 
 
 class Costs(NamedTuple):
@@ -274,7 +275,7 @@ def _unpaired(comparison: Comparison) -> str:
 
 
 def _setting(comparison: Comparison) -> str:
-    """Describe the runs to compare in one sentence."""
+    """Describe the runs to compare, and say if their settings were not tuned."""
     cells = (comparison.plain, *comparison.protected)
     spec, seeds = cells[0].spec, len(cells[0].done)
     count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
@@ -290,9 +291,12 @@ def _setting(comparison: Comparison) -> str:
         if cells[0].records[0].search
         else "settings chosen for each row"
         if cells[0].records[0].chosen
-        else "",
+        else "settings as given",
     ]
-    return f"Measured on {', '.join(fact for fact in facts if fact)}."
+    setting = f"Measured on {', '.join(fact for fact in facts if fact)}."
+    by_search = any(cell.records[0].search or cell.records[0].chosen for cell in cells)
+    private = any(cell.spec.get("privacy") for cell in comparison.protected)
+    return setting if by_search or not private else f"{setting} {NOT_TUNED}"
 
 
 def data_of(cell: Cell) -> str:
