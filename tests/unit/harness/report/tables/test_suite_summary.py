@@ -133,7 +133,9 @@ def test_where_all_is_compressed_alike_privacy_is_compared_alone():
     assert found.shared == "90 % of message entries dropped" and found.texts == ["ε = 2"]
     text = " ".join(printed(pruned).split())
     assert "On adult, with 90 % of message entries dropped, ε = 2 costs 10.0 points of accuracy" in text
-    assert "2 seeds, 90 % of message entries dropped, settings as given. Settings tuned for each budget" in text
+    assert (
+        "2 seeds, 90 % of message entries dropped, settings as given. Settings tuned for each budget" in text
+    )
     assert costs(Results.of(pruned), "accuracy", None)[0].table.rows == ("no privacy", "ε = 2")
     others = [
         run(seed, value, epsilon=e, beta=0.5) for seed in range(2) for value, e in ((0.8, None), (0.6, 8))
