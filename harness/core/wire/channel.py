@@ -29,6 +29,7 @@ from harness.core.wire.message import (
     plain,
     split,
 )
+from harness.core.wire.outbox import repeatable
 
 
 class Channel(GossipVerbs):
@@ -41,17 +42,19 @@ class Channel(GossipVerbs):
     def down(self, vector: Tensor | Statistic, /) -> Tensor: ...
     @overload
     def down(self, vector: Tensor | Statistic, /, *more: Tensor | Statistic) -> tuple[Tensor, ...]: ...
+    @repeatable
     def down(self, *vectors: Tensor | Statistic) -> Any:
         """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``.
 
         The rows may be views, as those of `Clients.rows`.
         """
-        return self._returned("down", self._broadcast(parts_of(vectors), self._clients.participation_mask))
+        return self._broadcast(parts_of(vectors), self._clients.participation_mask)
 
     @overload
     def rebroadcast(self, vector: Tensor, /) -> Tensor: ...
     @overload
     def rebroadcast(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+    @repeatable
     def rebroadcast(self, *vectors: Tensor) -> Any:
         """Send server vectors as `down` does, at no cost if every client has received them before.
 
@@ -70,7 +73,7 @@ class Channel(GossipVerbs):
                 "rounds each entry by itself (float16, float32, ...) and no sparsification"
             )
         copies = self._clients.participation_mask * (not everybody)
-        return self._returned("rebroadcast", self._broadcast(parts_of(vectors), copies))
+        return self._broadcast(parts_of(vectors), copies)
 
     def _broadcast(self, vectors: Sequence[Part], copies: Tensor) -> Any:
         """Send server vectors; ``copies (..., C)`` says how many copies are counted for each client."""
@@ -83,6 +86,7 @@ class Channel(GossipVerbs):
         arrived = pipeline.public(self._stages, message)
         return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 
+    @repeatable
     def announce(self, kept: Tensor, *, changed: bool) -> None:
         """Tell the cohort which parameters the model has, ``(P,)``; from then on it trains and sends no others.
 
@@ -104,8 +108,8 @@ class Channel(GossipVerbs):
         if changed or clients.share < 1:
             size = position_bytes(kept[None], None, kept.sum()[None])
             self.cost.sent(size.cpu() * clients.participation_mask, up=False)
-        self._returned("announce", None)
 
+    @repeatable
     def allot(self, x: Tensor, ratio: Tensor) -> Tensor:
         """Give each client a model of its own size for this round, as `Clients.shrink` makes them.
 
@@ -122,7 +126,7 @@ class Channel(GossipVerbs):
             As `announce`.
         """
         self._refuse_changing_sizes()
-        return self._returned("allot", self._clients.shrink(x, ratio))
+        return self._clients.shrink(x, ratio)
 
     def _refuse_changing_sizes(self) -> None:
         if self._mechanism is not None and self._mechanism.privacy.placement == "central":
@@ -159,6 +163,7 @@ class Channel(GossipVerbs):
         """
         return self.mean_and_sent(*rows, weighting=weighting, stateless=stateless)[0]
 
+    @repeatable
     def mean_and_sent(
         self,
         *rows: Tensor | Part,
@@ -198,7 +203,7 @@ class Channel(GossipVerbs):
         mean, joint = order(self._stages, message)
         pairs = zip(message.parts, split(joint, message.parts), strict=True)
         sent = [self._kept(part, part.restored(row)) for part, row in pairs]
-        return self._returned("mean_and_sent", (plain(mean), plain(sent)))
+        return plain(mean), plain(sent)
 
     def _kept(self, part: Part, sent: Tensor) -> Tensor:
         """Return what a client keeps of a part of which the receiver has decoded the change."""
@@ -206,6 +211,7 @@ class Channel(GossipVerbs):
             return sent
         return part.row if self._again is None or part.of is None else part.of + sent
 
+    @repeatable
     def gather(
         self,
         *rows: Tensor | Part,
@@ -243,7 +249,7 @@ class Channel(GossipVerbs):
         parts = parts_of(rows)
         if per_sample is None:
             message = replace(self._uplink("gather", parts), pass_on=pass_on)
-            return self._returned("gather", plain(pipeline.separate(self._stages, message)))
+            return plain(pipeline.separate(self._stages, message))
         h = parts[0].row
         part = replace(parts[0], row=h.flatten(-2))
         message = replace(
@@ -252,8 +258,9 @@ class Channel(GossipVerbs):
         (seen,) = pipeline.separate(self._stages, message)
         seen = seen.unflatten(-1, h.shape[-2:])
         self._clients.note("omega", h - seen, per_sample)
-        return self._returned("gather", seen)
+        return seen
 
+    @repeatable
     def scatter(self, *rows: Tensor, per_sample: LocalBatch | None = None) -> Any:
         """Send each client its own row ``(..., C, P)``, computed from what the server has received.
 
@@ -267,7 +274,7 @@ class Channel(GossipVerbs):
         message = Message(slot, parts, copies, mask, "server", sparsify=False)
         arrived = pipeline.public(self._stages, message)
         received = [part.view_as(row) for part, row in zip(arrived, rows, strict=True)]
-        return self._returned("scatter", plain(received))
+        return plain(received)
 
 
 def _real(batch: LocalBatch, rows: Tensor) -> Tensor | None:

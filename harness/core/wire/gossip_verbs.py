@@ -10,12 +10,13 @@ from torch import Tensor
 
 from harness.core.wire import gossip, low_rank, pipeline
 from harness.core.wire.message import Message, Part, parts_of
-from harness.core.wire.outbox import Outbox
+from harness.core.wire.outbox import Outbox, repeatable
 
 
 class GossipVerbs(Outbox):
     """The messages of a round, and what nodes do with them in gossip."""
 
+    @repeatable
     def mix(
         self,
         *rows: Tensor | Part,
@@ -59,9 +60,9 @@ class GossipVerbs(Outbox):
             If the run has no topology, or there are no rows or hops.
         """
         parts = parts_of(rows)
-        heard = self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
-        return self._returned("mix", heard)
+        return self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
 
+    @repeatable
     def mix_changes(
         self,
         *rows: Tensor | Part,
@@ -92,8 +93,7 @@ class GossipVerbs(Outbox):
                 f"mix_changes needs a memory for each of {len(rows) + len(rebroadcast)} rows; got {len(memory)}"
             )
         parts = parts_of(rows)
-        heard = self._exchange("mix_changes", parts, rebroadcast=rebroadcast, onto=onto, memory=memory)
-        return self._returned("mix_changes", heard)
+        return self._exchange("mix_changes", parts, rebroadcast=rebroadcast, onto=onto, memory=memory)
 
     def _exchange(
         self,

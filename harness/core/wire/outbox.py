@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, Self, TypeVar
+from functools import wraps
+from typing import Any, Self, TypeVar, cast
 
 from torch import Tensor
 
@@ -26,7 +27,20 @@ from harness.core.wire.message import Known, Message, Part, Value
 from harness.core.wire.stages import Stages
 from privacy.ledger import Ledger
 
-R = TypeVar("R")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def repeatable(method: Method) -> Method:
+    """Make a method of a channel one that silenced rounds can call again: what it returns is kept for them."""
+
+    @wraps(method)
+    def kept(channel: Outbox, *arguments: Any, **options: Any) -> Any:
+        result = method(channel, *arguments, **options)
+        if channel._again is not None:
+            channel._delivered.append(Delivered.of(method.__name__, result))
+        return result
+
+    return cast(Method, kept)
 
 
 class Outbox:
@@ -96,12 +110,6 @@ class Outbox:
             return SilencedChannel(clients, self._delivered, method, lambda: self.gap)
 
         return known_terms(round, self._clients, silenced, averages=averages)
-
-    def _returned(self, method: str, result: R) -> R:
-        """Keep the result of a method for silenced rounds, and return it."""
-        if self._again is not None:
-            self._delivered.append(Delivered.of(method, result))
-        return result
 
     def for_client(self, clients: Clients, assembly: Assembly) -> Self:
         """Return the channel of one client, a cohort of size 1, which posts its messages to the assembly."""

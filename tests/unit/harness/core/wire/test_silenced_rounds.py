@@ -3,6 +3,7 @@
 The formulas are those of a client whose gradients are zero: K steps along its corrections, and estimates that fade.
 """
 
+from inspect import isfunction
 from typing import ClassVar
 
 import pytest
@@ -14,6 +15,8 @@ from harness.core.methods.descent import Descent
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
 from harness.core.wire.channel import Channel
+from harness.core.wire.gossip_verbs import GossipVerbs
+from harness.core.wire.known_terms import SilencedChannel
 from harness.testing.small_tasks import simulate, task_of
 from tests.support.wire import cohort
 from tests.support.worlds import close, make_algorithm
@@ -184,3 +187,10 @@ def test_silenced_clients_take_as_many_steps(work):
     assert not any(bool(other.x.any()) for _, other in pairs)
     average = Silenced(clients, average=True).batches(algorithm)
     assert average.num_steps.tolist() == [[float(drawn.num_steps.max())]]
+
+
+def test_a_silenced_channel_has_all_that_an_algorithm_calls():
+    methods = {name for name, part in {**vars(GossipVerbs), **vars(Channel)}.items() if isfunction(part)}
+    public = {name for name in methods if not name.startswith("_")}
+    assert public <= vars(SilencedChannel).keys()
+    assert {name for name in public if not hasattr(getattr(Channel, name), "__wrapped__")} == {"mean"}
