@@ -33,7 +33,7 @@ from harness.storage.cells import as_csv
 from harness.storage.files import output
 from studies.results.boards import COMPLETED_BY, newest
 
-SUITES = ("natural", "frontier", "privacy-compression")
+SUITES = ("natural", "persons", "frontier", "privacy-compression")
 FOLDER = Path(__file__).parents[1] / "results" / "reference"
 #: Columns that recommendations are made of.
 COLUMNS = (

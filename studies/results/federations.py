@@ -10,7 +10,7 @@ from harness.report.data.evidence import Evidence
 from harness.report.data.references import Shape, references, shapes_of
 from studies.results.boards import UNITS, Board, Boards, Row
 
-SUITES = ("natural", "frontier")
+SUITES = ("natural", "persons", "frontier")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,12 @@ def page(boards: Boards) -> Page:
             for verdict in VERDICTS:
                 made.values[f"{name}, {budget(epsilon)}, {verdict}"] = count(verdicts[verdict])
     rows: Cells = {}
-    for one in sorted(compared, key=lambda one: list(methods).index(one.method)):
+    seen = {(one.method, one.federation) for one in compared if one.verdict != LEVEL}
+
+    def place(one: Comparison) -> tuple[bool, int]:
+        return (one.method, one.federation) not in seen, list(methods).index(one.method)
+
+    for one in sorted(compared, key=place):  # what is seen first, as a table has ten rows at most
         points = one.change.points()
         cells = rows.setdefault(f"{one.method}, {one.federation}", {})
         cells["bytes a round"] = Value(one.size, text=f"{one.size:.2g}")

@@ -23,12 +23,14 @@ KINDS = {
     "FedAvg network": ("one network (FedAvg)", "fedavg", "mlp"),
     "FedRep": ("network with an own last layer (FedRep)", "fedrep", "mlp"),
 }  #: representative of a kind, fixed beforehand -> the kind, its algorithm and model
+FEWEST = 10  # samples of a client on average, for a ranking inside it to mean something
 TABLED = ("FedAvg", "Ditto", "FedRep")
 
 
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
-    all_of = [each for each in federations(boards) if each.row("local", None) and each.row("ditto", None)]
+    with_own = (each for each in federations(boards) if each.row("local", None) and each.row("ditto", None))
+    all_of = [each for each in with_own if each.shape.samples >= FEWEST]
     budgets = usual_budgets(all_of)
     least = budgets[-1]
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
