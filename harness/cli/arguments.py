@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +32,7 @@ def spec_from(args: argparse.Namespace) -> RunSpec:
 
 def content_from(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a run in file and options."""
-    content: dict[str, Any] = read_yaml(args.spec) if args.spec else {}
-    if content.keys() >= {"id", "spec"}:  # the spec.json of a run
-        content = dict(mapping("spec", content["spec"]))
+    content = _file_content(args.spec) if args.spec else {}
     for name in SECTIONS:
         if getattr(args, name) is not None:
             content[name] = parsed(getattr(args, name))
@@ -57,6 +56,19 @@ def content_from(args: argparse.Namespace) -> dict[str, Any]:
         if part["kind"] not in ("natural", "sensitive"):
             part.setdefault("clients", 10)
     return content
+
+
+def _file_content(path: Path) -> dict[str, Any]:
+    """Return the fields of a run file, of the ``spec.json`` of a run, or of a row of a leaderboard."""
+    file, _, cell = str(path).rpartition(":")
+    if file.endswith(".csv"):
+        from harness.report.data.published import read_row  # reports are slow to import
+
+        return dict(read_row(Path(file).expanduser(), cell).settings)
+    if path.suffix == ".csv":
+        raise UserError(f"--spec: a row of a leaderboard is FILE.csv:ID, with its column cell; given {path}")
+    content: dict[str, Any] = read_yaml(path)
+    return dict(mapping("spec", content["spec"])) if content.keys() >= {"id", "spec"} else content
 
 
 def suite_from(args: argparse.Namespace) -> Suite:

@@ -62,7 +62,12 @@ def folder_options(to: argparse.ArgumentParser, suite: str = "only this suite's 
 
 def spec_options(to: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
-    to.add_argument("--spec", type=path, metavar="FILE", help="YAML run file; the options below override it")
+    to.add_argument(
+        "--spec",
+        type=path,
+        metavar="FILE",
+        help="YAML run file, or FILE.csv:ID, the settings of a published row; the options below override it",
+    )
     for name in SECTIONS:
         to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
     protection_options(to)

@@ -57,7 +57,7 @@ def row_from(args: argparse.Namespace) -> tuple[PublishedRow, str | None]:
     extra += [f"--{name.replace('_', '-')}" for name in EXCLUDED if getattr(args, name)]
     if extra:
         raise UserError(
-            f"{extra[0]}: --cell repeats a row as it is; to change it, take its column spec as a run file"
+            f"{extra[0]}: --cell repeats a row as it is; to change it, take it as --spec {args.cell}"
         )
     data_path = changes.get(DATA_PATH)
     return read_row(Path(path).expanduser(), cell), None if data_path is None else str(data_path)

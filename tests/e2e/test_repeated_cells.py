@@ -250,3 +250,27 @@ def test_every_row_of_a_reference_has_its_runs_in_suite_json():
                 for seed in row.seeds
             }
             assert ids <= listed, f"{path}: {fields['cell']}"
+
+
+def test_a_row_can_be_taken_with_other_settings(rows, data, tmp_path, capsys):
+    """A referee who retuned a published cell had to parse its settings out of the CSV."""
+    table = written(tmp_path / "table.csv", rows)
+    row = rows[1]
+    options = [
+        "--set",
+        f"data.path={data}",
+        "--set",
+        "algorithm.lr=0.7",
+        "--seed",
+        "5",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(["run", "--spec", f"{table}:{row['cell']}", *options]) == 0
+    (spec,) = (json.loads(path.read_text())["spec"] for path in tmp_path.glob("runs/*/spec.json"))
+    own = json.loads(row["spec"])
+    assert spec["algorithm"]["lr"] == 0.7 and spec["seed"] == 5
+    assert spec["privacy"]["noise_multiplier"] == own["privacy"]["noise_multiplier"]
+    assert spec["partition"]["selection_seed"] == own["partition"]["selection_seed"] == 3
+    assert main(["run", "--spec", str(table)]) == 2
+    assert "a row of a leaderboard is FILE.csv:ID" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Suites tuned by a surface: what is run, what is chosen, what is kept, and that it can be interrupted."""
 
 import csv
+from collections import Counter
 
 import pytest
 import yaml
@@ -8,6 +9,7 @@ import yaml
 from harness.cli.parser import main
 from harness.config import code
 from harness.executors.tuning.suite import Tuning
+from harness.report.data.tuning import Searched
 from harness.storage.store import Store, read_suite
 from tests.support.written import blank
 
@@ -207,3 +209,22 @@ def test_more_seeds_are_reported_where_the_mean_is_uncertain(tmp_path, monkeypat
     assert set(map(tuple, seeds.values())) == {(0, 1, 2, 3)}
     assert suite(tmp_path, out="calm", standard_error=1.0) == 0
     assert len(Store(tmp_path / "calm").records("tuned")) == 6
+
+
+def test_what_was_chosen_at_an_end_of_a_list_is_said(finished):
+    """Hand tuning beat rows whose local steps were the most of their list, and nothing had said so."""
+    searches = kept(finished)["tuning"]["searches"]
+    chosen = Counter(search["trials"][search["chosen"]]["settings"]["rounds"] for search in searches)
+    ends = ", ".join(f"rounds {value} in {count}" for value, count in chosen.most_common())
+    text = (finished / "out" / "tuned" / "tuned.md").read_text()
+    assert f"At an end of its list, of {len(searches)} searches: {ends}." in text
+
+
+def test_what_is_not_the_least_or_most_of_a_list_lies_at_no_end():
+    def at_ends(value, **over):
+        trial = {"settings": {"rounds": value}}
+        return Searched((), {"tune": {"settings": {"rounds": over}}, "trials": [trial], "chosen": 0}).at_ends
+
+    assert at_ends(3, choice=[1, 3, 9]) == at_ends(9, log_integer=[1, 9]) == at_ends(3, choice=[3]) == {}
+    assert at_ends(9, choice=[9, 1, 3]) == {"rounds": 9}
+    assert at_ends("b", choice=["a", "b"]) == {}

@@ -69,6 +69,17 @@ class Searched:
         return fmean(values) if values else None
 
     @property
+    def at_ends(self) -> dict[str, float]:
+        """Settings whose chosen value is the lowest or highest of a list of numbers, which is never widened."""
+        ends = {}
+        for path, value in (self.chosen or {"settings": {}})["settings"].items():
+            choices = self.tune["settings"][path].get("choice", ())
+            numbers = len(choices) > 1 and all(type(choice) in (int, float) for choice in choices)
+            if numbers and value in (min(choices), max(choices)):
+                ends[path] = value
+        return ends
+
+    @property
     def failed(self) -> int:
         """Number of settings without a value for the first seed."""
         return sum(trial["values"][0] is None for trial in self.found["trials"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -85,6 +86,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         f"{REPORTED}: {in_sentence(measure)} of what was chosen, over the reported seeds. {CURSE}: how much better "
         f"it looked in the search{', in points' if in_points(metric) else ''}; what is far above 0 was chosen by "
         "luck. Both are left out where several rows share a search.",
+        *_of_ends(found),
         UNCOUNTED,
         *([_of_price(found, by_surface)] if priced else []),
         *([_of_cost(tune["budget"])] if private else []),
@@ -156,6 +158,20 @@ def _of_halving(tune: Mapping[str, Any], measure: str) -> list[str]:
         f"tests on, with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
         f"Best of n: {words(tune['metric'])} that a search of n settings finds on average, on test samples, first "
         "seed; searches of which all settings fail are left out.",
+    ]
+
+
+def _of_ends(found: Sequence[Searched]) -> list[str]:
+    """Return which values were chosen at an end beyond which the searches could not look."""
+    often = Counter(end for search in found for end in search.at_ends.items())
+    if not often:
+        return []
+    ends = (
+        f"{path.rpartition('.')[2]} {_text(value)} in {count}" for (path, value), count in often.most_common()
+    )
+    return [
+        f"At an end of its list, of {counted(len(found), 'search')}: {', '.join(ends)}. Lists are not "
+        "widened: better settings may lie beyond, and no interval covers them."
     ]
 
 

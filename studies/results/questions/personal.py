@@ -30,7 +30,7 @@ TABLED = ("FedAvg", "Ditto", "FedRep")
 def page(boards: Boards) -> Page:
     """Return what the page on personal models is made from."""
     with_own = (each for each in federations(boards) if each.row("local", None) and each.row("ditto", None))
-    all_of = [each for each in with_own if each.shape.samples >= FEWEST]
+    all_of = [each for each in with_own if (each.shape.samples or 0) >= FEWEST]
     budgets = usual_budgets(all_of)
     least = budgets[-1]
     used = [boards[suite] for suite in SUITES if any(each.board.suite == suite for each in all_of)]
