@@ -38,7 +38,7 @@ def test_an_interval_is_compared_with_the_mean_of_the_other_searches():
 
 def test_the_committed_table_follows_from_its_means_and_intervals():
     """The page on epsilon says that all twenty intervals hold the mean of the other searches."""
-    table = pd.read_csv(ROOT / "results" / "coverage.csv")
+    table = pd.read_csv(ROOT / "results" / "reference" / "coverage.csv")
     again = covered(table)
     assert table["others"].tolist() == pytest.approx(again["others"].tolist(), abs=1e-12)
     assert table["covered"].tolist() == again["covered"].tolist() == [True] * 20
