@@ -245,8 +245,8 @@ def _constant(name: str, cells: Cells) -> str:
 def _same(features: Mapping[str, Cells], label: str, labels: Cells) -> list[str]:
     """Return lines about columns that say the same in every row as the label, or as a column before them.
 
-    Numbers say the same if they are equal, text also under other names. Of columns that are constant, or differ in
-    every row, nothing is said.
+    Numbers say the same if they are equal, text also under other names. Of columns that are constant, or whose
+    text or whole numbers differ in every row, nothing is said.
     """
     lines = []
     first = {key: (label, f"tells the label {label!r} of every row") for key in _contents(labels)}
@@ -260,11 +260,12 @@ def _same(features: Mapping[str, Cells], label: str, labels: Cells) -> list[str]
 
 
 def _contents(cells: Cells) -> list[bytes]:
-    """Return digests of what a column says; none if it does not tell groups of rows apart."""
+    """Return digests of what a column says; none of one value, or of text or whole numbers that all differ."""
     import pandas as pd  # slow to import; most data sets do without it
 
     codes, values = pd.factorize(cells.values)
-    if not 1 < len(values) < len(codes):
+    measured = cells.numeric and bool((cells.values % 1).any())
+    if len(values) < 2 or (len(values) == len(codes) and not measured):
         return []
     partition = hashlib.sha256(codes.astype(np.int32).tobytes()).digest()
     few = not cells.numeric or len(values) == 2  # names, of which others may stand for the same

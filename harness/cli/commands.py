@@ -169,12 +169,13 @@ def _retry(to: Parser) -> None:
 
 
 def _leaderboard(to: Parser) -> None:
-    ranking_options(to)
+    ranking_options(to, optional=True)
     where_option(to)
     to.add_argument(
         "--columns",
         metavar="NAME,...",
-        help="columns of table and files, in this order; accuracy is mean and deviation; help lists the names",
+        help="columns of table and files, in this order; accuracy is mean and deviation; help lists the names, "
+        "without DIR those of all leaderboards",
     )
     to.add_argument(
         "--bold-best",

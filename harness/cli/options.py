@@ -54,9 +54,11 @@ def json_option(to: argparse.ArgumentParser, help: str = "print JSON") -> None:
     to.add_argument("--json", action="store_true", help=help)
 
 
-def folder_options(to: argparse.ArgumentParser, suite: str = "only this suite's runs") -> None:
+def folder_options(
+    to: argparse.ArgumentParser, suite: str = "only this suite's runs", *, optional: bool = False
+) -> None:
     """Add a results folder and one of its suites."""
-    to.add_argument("dir", type=path, metavar="DIR", help="results folder")
+    to.add_argument("dir", type=path, nargs="?" if optional else None, metavar="DIR", help="results folder")
     to.add_argument("--suite", metavar="NAME", help=f"{suite} (default: all)")
 
 
@@ -87,9 +89,9 @@ def spec_options(to: argparse.ArgumentParser) -> None:
     repeatable(to, "--set", "KEY=VALUE", "set any field by its dotted path (repeatable)")
 
 
-def ranking_options(to: argparse.ArgumentParser) -> None:
-    """Add the options of tables."""
-    folder_options(to, "only this suite's runs, with the report settings of its file")
+def ranking_options(to: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add the options of tables; the results folder may be left out if it is optional."""
+    folder_options(to, "only this suite's runs, with the report settings of its file", optional=optional)
     to.add_argument(
         "--by",
         metavar="MEASURE",

@@ -21,6 +21,7 @@ from harness.config.system import read_system
 from harness.core.errors import UserError
 from harness.core.units import counted
 from harness.report.data.best import best_of
+from harness.report.data.columns import LEADERBOARD
 from harness.report.data.evidence import Evidence
 from harness.report.data.export import export, write_parquet
 from harness.report.data.leaderboard import leaderboard
@@ -42,6 +43,11 @@ Made = TypeVar("Made")
 
 def leaderboard_command(args: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
+    if args.dir is None:
+        if args.columns != "help":
+            raise UserError("leaderboard: the results folder DIR is missing; --columns help alone needs none")
+        _print_columns(pd.DataFrame(columns=list(LEADERBOARD)))
+        return 0
     results, spec, frame = ranked(args)
     if conditions := read_conditions(args.where, frame.columns):
         rows = rated_rows(Evidence(frame, spec.by, results.cells), conditions)
@@ -52,9 +58,7 @@ def leaderboard_command(args: argparse.Namespace) -> int:
                 f"no row is within {' and '.join(map(str, conditions))}; recommend says why", markup=False
             )
     if args.columns == "help":
-        print_rows(
-            [{"name": name, "meaning": about} for name, about in column_names(frame).items()], "Columns"
-        )
+        _print_columns(frame)
         return 0
     chosen = [] if args.columns is None else columns_named(frame, args.columns.split(","))
     columns = [one.column for one in chosen] or None
@@ -78,6 +82,12 @@ def leaderboard_command(args: argparse.Namespace) -> int:
         texts = [{column.heading: column.text(row) for column in columns} for row in board.rows]
         print_rows(texts, counted(len(texts), "row"))
     return 0
+
+
+def _print_columns(frame: pd.DataFrame) -> None:
+    """Print the names that ``--columns`` takes of a leaderboard, and their meanings."""
+    lines = [{"name": name, "meaning": about} for name, about in column_names(frame).items()]
+    print_rows(lines, "Columns")
 
 
 def _in_bold(

@@ -22,6 +22,7 @@ LOADED_AFTERWARDS = {
     "norm",
     "until",
 }  # of the data section; no matter of reading
+RUN_FILES = (".yaml", ".yml")
 
 
 def describe(
@@ -49,8 +50,8 @@ def describe(
         If the section is not valid, or the file cannot be cut into columns.
     """
     section: Any = data
-    if isinstance(data, Path):
-        content = read_yaml(data)
+    if isinstance(data, Path) or (isinstance(data, str) and data.endswith(RUN_FILES)):
+        content = read_yaml(Path(data))
         content = content.get("base", content)
         if "data" not in content:
             raise UserError(f"{data} has no section data")

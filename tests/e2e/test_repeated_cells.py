@@ -253,7 +253,7 @@ def test_every_row_of_a_reference_has_its_runs_in_suite_json():
 
 
 def test_a_row_can_be_taken_with_other_settings(rows, data, tmp_path, capsys):
-    """A referee who retuned a published cell had to parse its settings out of the CSV."""
+    """A referee who tuned a published cell again had to parse its settings out of the CSV."""
     table = written(tmp_path / "table.csv", rows)
     row = rows[1]
     options = [

@@ -29,11 +29,15 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     pd.DataFrame
         Columns: ``id``, ``suite``, ``algorithm``, ``seed``, ``epsilon_total`` and ``task`` of the run; ``client``,
         ``n``, ``positives``, ``accuracy``, ``auroc``, ``loss`` and ``sensitivity_95`` on its own test samples;
-        ``accuracy_gain`` and ``auroc_gain`` over training alone, where the same task and seed have exactly one
-        run of `ALONE`. Missing means "does not apply" or "not recorded". Empty if no client has a name.
+        ``accuracy_gain`` and ``auroc_gain`` over training alone, without privacy if that was run, where the same
+        task and seed have exactly one such run of `ALONE`. Missing means "does not apply" or "not recorded". Empty
+        if no client has a name.
     """
     table = client_rows(Results.of(records).runs)
     alone = table[table["algorithm"] == ALONE]
+    plain = alone["epsilon_total"].isna()
+    needless = ~plain & plain.groupby([alone["task"], alone["seed"]]).transform("any")
+    alone = alone[~needless]  # clients that train alone need no noise
     single = alone.groupby(["task", "seed"])["id"].transform("nunique") == 1
     reference = alone[single].set_index(["task", "seed", "client"])[list(GAINS)]
     reference = reference[~reference.index.duplicated()]  # a run of several suites

@@ -26,6 +26,13 @@ from harness.storage.cells import as_csv
 from harness.storage.store import RunRecord
 
 BUDGETS = ("epsilon", *(f"privacy.{name}" for name in ASKED))
+#: How tables call settings; others by their field, or by section and field where that says too little.
+HEADINGS = {
+    "algorithm.name": "algorithm",
+    "data.name": "data",
+    "model.name": "model",
+    **dict.fromkeys(BUDGETS, "ε"),
+}
 NO_SETTING = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
@@ -205,9 +212,9 @@ def _grid(
         lambda cell: (_value(cell.settings, pivot.rows, pivot), _value(cell.settings, pivot.columns, pivot)),
     )
     places = {key: _place(cells, measure, target) for key, cells in rivals.items()}
-    short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
+    short = [HEADINGS.get(name, name.rpartition(".")[2]) for name in pivot[:2]]
     if short[0] == short[1] or "kind" in short or "name" in short:
-        short = pivot.rows, pivot.columns
+        short = [HEADINGS.get(name, name) for name in pivot[:2]]
     most = max(len(cells) for cells in rivals.values())
     notes = ["Mean ± sample standard deviation over seeds."]
     if most > 1:

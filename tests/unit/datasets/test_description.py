@@ -100,13 +100,17 @@ def test_columns_that_say_the_same_are_named(patients):
             doubled=2 * (20 + rows % 50),
             outcome=np.where(rows % 5, 0, 1),
             id=rows,
+            number=rows,
+            dose=rows / 7,
+            measured=rows / 7,
         )
     )
     said = "\n".join(found.warnings)
     assert "'gender' says the same as 'sex' in every row; leave it out with drop=gender" in said
     assert "'years' says the same as 'age' in every row" in said
     assert "'outcome' tells the label 'ill' of every row" in said
-    assert "'doubled'" not in said
+    assert "'measured' says the same as 'dose' in every row" in said
+    assert "'doubled'" not in said and "'number' says" not in said
 
 
 @pytest.mark.parametrize(("code", "told"), [(-9, True), (-9.5, False), (9, False)])
@@ -148,9 +152,8 @@ def test_a_run_file_is_described_with_its_problem(patients, tmp_path):
     """Ages 20 to 69 once, and 20 to 29 again: (50 * 44.5 + 10 * 24.5) / 60 = 41.17."""
     address = patients("label=age")
     (tmp_path / "run.yaml").write_text(f"data: {{name: '{address}'}}\nproblem: regression\n")
-    assert (
-        harness.describe(tmp_path / "run.yaml").summary[1] == "label age: numbers from 20 to 69, mean 41.17"
-    )
+    for path in (tmp_path / "run.yaml", str(tmp_path / "run.yaml")):
+        assert harness.describe(path).summary[1] == "label age: numbers from 20 to 69, mean 41.17"
 
 
 def test_a_run_begins_with_its_table(patients, tmp_path, capsys):

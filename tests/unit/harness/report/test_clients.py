@@ -96,6 +96,19 @@ def test_a_run_records_them_and_the_command_exports_them(hospitals, tmp_path, ca
     assert (tmp_path / "c.csv").read_text().count("Rome") == 2
 
 
+def test_gains_are_over_training_alone_without_privacy_where_both_were_run(hospitals, tmp_path):
+    """A sweep over budgets has several runs of it, and no client had a gain."""
+    private = {"unit": "record", "placement": "local", "epsilon": 8.0, "clip": 1.0}
+    for algorithm in ("fedavg", "local"):
+        for privacy in (None, private):
+            run(spec(hospitals, algorithm, privacy=privacy), tmp_path / "out")
+    table = clients_table(Store(tmp_path / "out").records())
+    alone = table[(table["algorithm"] == "local") & table["epsilon_total"].isna()].set_index("client")
+    assert len(table) == 16 and table["accuracy_gain"].notna().all()
+    gains = table["accuracy"] - alone["accuracy"].reindex(table["client"]).to_numpy()
+    assert np.allclose(table["accuracy_gain"], gains)
+
+
 def test_the_picture_names_the_clients(hospitals, tmp_path, monkeypatch):
     for seed in (0, 1):
         run(spec(hospitals, "fedavg", seed=seed), tmp_path / "out")

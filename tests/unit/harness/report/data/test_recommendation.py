@@ -194,6 +194,10 @@ def test_commands(tmp_path, capsys):
     assert "--markdown or --latex" in capsys.readouterr().err
     assert main(["leaderboard", out, "--columns", "help"]) == 0
     assert "bytes_relative" in capsys.readouterr().out
+    assert main(["leaderboard", "--columns", "help"]) == 0
+    assert "procedure_low" in capsys.readouterr().out
+    assert main(["leaderboard"]) == 2
+    assert "the results folder DIR is missing" in capsys.readouterr().err
 
 
 def test_extrapolated_epsilons_are_marked_as_in_tables():

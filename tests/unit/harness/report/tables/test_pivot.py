@@ -199,7 +199,7 @@ def test_pivots_are_latex_too():
     text = grids_latex(tabulate(grid_of_four(), BY_K, by="stationarity"))
     lines = text.splitlines()
     assert lines[0].startswith("% Stationarity") and r"\begin{tabular}{lrr}" in lines
-    assert r"algorithm.local\_steps \textbackslash{} algorithm.name & ditto & fedavg \\" in lines
+    assert r"local\_steps \textbackslash{} algorithm & ditto & fedavg \\" in lines
     assert r"1 & 8.5 $\pm$ 0.707 & 2.5 $\pm$ 0.707 \\" in lines
 
 
