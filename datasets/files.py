@@ -228,7 +228,7 @@ def make_dataset(kind: str, path: Path, roles: Roles, content: Content) -> Datas
         encoded=as_list(roles.encode),
         made=made,
     )
-    warn(path, [*_one_class(dataset, roles.client), *_rare_values(table, label, roles, numbers)])
+    warn(path, [*_one_class(dataset, roles.client), *_rare_values(table, dataset, label, roles)])
     means = ("means of columns with missing cells, over all rows",) if "fill" in policies.values() else ()
     return replace(
         dataset,
@@ -273,15 +273,18 @@ def _one_class(dataset: Dataset, client: str) -> list[str]:
     ]
 
 
-def _rare_values(table: Mapping[str, Cells], label: str, roles: Roles, numbers: bool) -> list[str]:
+def _rare_values(table: Mapping[str, Cells], dataset: Dataset, label: str, roles: Roles) -> list[str]:
     """Return a line for each column of classes or groups, of three or more, of which one has hardly any row."""
     lines = []
-    for name in (*([] if numbers else [label]), *as_list(roles.sensitive)):
-        counts, rows = Counter(table[name].values.tolist()), len(table[name].values)
+    columns = {name: table[name].values.tolist() for name in as_list(roles.sensitive)}
+    if dataset.classes:  # as they are after data.labels
+        columns = {label: [dataset.classes[number] for number in dataset.y.tolist()], **columns}
+    for name, values in columns.items():
+        counts, rows = Counter(values), len(values)
         rare = [value for value, count in counts.items() if count < RARE * rows]
         if len(counts) < 3 or not rare:
             continue
-        shown = f"{rare[0]:.15g}" if table[name].numeric else rare[0]
+        shown = rare[0] if isinstance(rare[0], str) else f"{rare[0]:.15g}"
         others = f", like {len(rare) - 1} more values," if len(rare) > 1 else ""
         lines.append(
             f"the value {shown!r} of the column {name!r}{others} is a {'class' if name == label else 'group'} of "

@@ -266,7 +266,7 @@ def _scaled(where: str, name: str, read: Callable[[Kind], Cells], factor: float,
     if not cells.numeric or cells.dates:
         found = "dates" if cells.dates else "text"
         raise DataError(f"{where}: scale multiplies numbers, and the column {name!r} is {found} there")
-    return cells._replace(values=cells.values * factor)
+    return cells._replace(values=cells.values * factor, grouped="")  # who gives a factor has read the numbers
 
 
 def _joined(parts: Sequence[Part], dropped: Sequence[str], options: Mapping[str, Any]) -> Content:

@@ -222,5 +222,17 @@ def test_a_class_of_hardly_any_row_is_mentioned(tmp_path):
     assert "the value 'jaa' of the column 'ill' is a class of its own with 1 of 301 rows" in warnings
     assert "map.ill.jaa=VALUE" in warnings and "na=jaa" in warnings
     assert "the value '9' of the column 'sex' is a group of its own" in warnings
+    renamed = " ".join(describe_data(f"csv:{path}?label=ill&sensitive=sex&labels.jaa=ja").warnings)
+    assert "'jaa'" not in renamed and "the value '9' of the column 'sex' is a group of its own" in renamed
     path.write_text("\n".join(["age,ill,sex", *rows]))
     assert "of its own" not in " ".join(describe_data(f"csv:{path}?label=ill&sensitive=sex").warnings)
+
+
+def test_a_column_with_a_factor_is_not_asked_whether_its_points_part_thousands(tmp_path):
+    path = tmp_path / "height.csv"
+    path.write_text("\n".join(["height,ill", *(f"1.{500 + n},{n % 2}" for n in range(60))]))
+    plain, scaled = (
+        " ".join(describe_data(f"csv:{path}?label=ill{option}").warnings)
+        for option in ("", "&scale.height=100")
+    )
+    assert "every point stands before three digits" in plain and "three digits" not in scaled
