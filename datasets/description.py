@@ -17,7 +17,7 @@ from datasets.doubts import DATE, kind_problem, sentinels, stands_for_nothing
 from datasets.encoding import Cells, Content, Kind
 from datasets.errors import DataError, gathered
 from datasets.files import Roles, holes_without_policy, make_dataset, policies_of
-from datasets.formats import as_list
+from datasets.formats import OTHERWISE, as_list
 
 if TYPE_CHECKING:
     from datasets.arrays import Arrays
@@ -141,16 +141,19 @@ def describe_content(kind: str, path: Path, content: Content, roles: Roles) -> D
         Nothing of it is logged.
     """
     dataset: Dataset | None = None
+    holes: list[str] = []
     with gathered() as warnings:
         table, problems = _cells(content, roles)
         try:
-            problems += _holes(path, roles, content, table)
-            dataset = make_dataset(kind, path, roles, content)
+            holes = _holes(path, roles, content, table)
+            problems += holes
+            made = make_dataset(kind, path, _filled(roles) if holes else roles, content)
+            dataset = None if holes else made  # what else is wrong is told beside them
         except DataError as error:
             said = [str(one).removeprefix(f"{path}:").strip() for one in error.errors or (error,)]
             if not {roles.label, *roles.roles_beside_label} <= {*content.names, None}:
                 problems = [*said, *problems]  # other problems may be those of the wrong columns
-            elif not problems or roles.label is None:
+            elif problems == holes or roles.label is None:
                 problems += said
     widths = Counter(() if dataset is None else dataset.origins)
     columns = tuple(
@@ -233,6 +236,14 @@ def _holes(path: Path, roles: Roles, content: Content, table: Mapping[str, Cells
         if 0 < count < content.rows and policies[name] == "error"
     }
     return [f"the file {holes_without_policy(holes)}"] if holes else []
+
+
+def _filled(roles: Roles) -> Roles:
+    """Return roles by which missing cells are no reason to refuse the table."""
+    own = {OTHERWISE: roles.missing} if isinstance(roles.missing, str) else roles.missing
+    allowed = {name: policy for name, policy in own.items() if policy != "error"}
+    users = {roles.user: "drop"} if roles.user else {}
+    return replace(roles, missing={OTHERWISE: "fill", **users, **allowed})
 
 
 def describe_column(

@@ -236,3 +236,16 @@ def test_a_column_with_a_factor_is_not_asked_whether_its_points_part_thousands(t
         for option in ("", "&scale.height=100")
     )
     assert "every point stands before three digits" in plain and "three digits" not in scaled
+
+
+def test_what_else_is_wrong_is_told_beside_missing_cells(tmp_path):
+    """A user mended one mistake, and was told the next."""
+    path = tmp_path / "ward.csv"
+    rows = [f"{n},{('ja', 'nein', 'JA')[n % 3]},7" for n in range(1, 30)]
+    path.write_text("\n".join(["age,ill,still", *rows, ",ja,7"]))
+    found = describe_data(f"csv:{path}?label=ill")
+    missing, spelling = found.problems
+    assert "missing cells in 'age' (1)" in missing and "'JA', 'ja'" in spelling
+    assert found.used == 0 and any("'still' is 7 in every row" in line for line in found.warnings)
+    (alone,) = describe_data(f"csv:{path}?label=ill&labels.JA=ja").problems
+    assert alone == missing
