@@ -276,7 +276,10 @@ def _answer(
     sign = -1 if better_is_higher(evidence.by) else 1
     every = [row.row for row in rated]
     controls = [row["cell"] for pair in _pairs(every) for row in pair.values() if row["algorithm"] == SAME[1]]
-    federated = [row for row in rated if row.is_federated and row.key not in controls]
+    lone = [row for row in rated if row.row["model_for"] == ALONE]
+    quiet = any(row.row["dp_unit"] is None for row in lone)  # clients alone send nothing, and need no noise
+    noisy = [row.key for row in lone if quiet and (row.row["epsilon_total"] or 0) > 0]
+    federated = [row for row in rated if row.is_federated and row.key not in (*controls, *noisy)]
 
     def order(row: RatedRow) -> tuple[float, float, str]:
         return -row.share, sign * row.values[evidence.by], row.key
@@ -287,7 +290,6 @@ def _answer(
         return min(rows, key=lambda row: sign * evidence.value(row, evidence.by), default=None)
 
     others = [one for one in conditions if one.name not in UNBOUNDED and not one.name.startswith("dp_")]
-    lone = (row for row in rated if row.row["model_for"] == ALONE)
     alone = best(row.row for row in within_bounds(lone, others))
     plain = best(row for row in every if row["dp_unit"] is None and row["model_for"] not in (POOLED, ALONE))
     pooled = best(row for row in every if row["model_for"] == POOLED)

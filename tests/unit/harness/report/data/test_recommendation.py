@@ -281,6 +281,14 @@ def test_lone_clients_are_told_of_once():
     text = sentences(answer("epsilon <= 2", runs=runs))
     assert sum("clients alone" in one.lower() for one in text) == 1
     assert "No other method that sends anything is within the bounds; ditto stands alone." in text
+    noisy = [
+        *ten("ditto", 0.7, epsilon=2.0),
+        *ten("local", 0.7, 0.011, size=0),
+        *ten("local", 0.6, size=0, epsilon=2.0),
+    ]
+    found = answer("epsilon <= 2", runs=noisy)  # their samples' noise is needless, as they send nothing
+    assert [row.algorithm for row in found.rows] == ["ditto"]
+    assert sum("clients alone" in one.lower() for one in sentences(found)) == 1
 
 
 def test_shares_end_at_one():
