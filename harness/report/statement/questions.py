@@ -144,6 +144,7 @@ def _deployment(subject: Subject) -> Answers:
     made = [str(first[name]) for name in ("generator", "arithmetic") if first.get(name)]
     attacked = any(cell.spec.get("attacks") for cell in subject.private)
     uncovered = "; ".join(uncovered_by(subject.private)).replace("(listed under public)", "(named next)")
+    uncovered = uncovered or "not recorded"
     return {
         "Who may ask what?": "A training sends a fixed number of messages, all counted in ε. What is computed from "
         "them alone, such as the model of all, may be used without limit. Further trainings on the same data add "
@@ -153,7 +154,7 @@ def _deployment(subject: Subject) -> Answers:
         "Whom must one trust?": _trusted(subject),
         "Is it implemented safely?": "These runs are a simulation. Generator and numbers: "
         f"{'; '.join(made) or 'not recorded'}. Timing was not examined.",
-        "What does ε not cover?": f"{uncovered or 'Not recorded'}. Taken as known to everybody: "
+        "What does ε not cover?": f"{uncovered[:1].upper()}{uncovered[1:]}. Taken as known to everybody: "
         f"{_listed(sorted(public)) or 'not recorded'}.",
         "Was it attacked?": "Yes, by the attacks that the runs name; the report has their success."
         if attacked

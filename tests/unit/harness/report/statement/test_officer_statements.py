@@ -132,7 +132,7 @@ def test_answers_speak_of_the_unit_and_whom_it_leaves_out():
     assert "any one hospital" in answered["What is promised?"]
     assert answered["Does it hold for all alike?"] == "Yes: ε is that of every hospital."
     assert "The largest gap between groups (sex)" in answered["Who bears the cost?"]
-    assert "test samples" in answered["What does ε not cover?"]
+    assert answered["What does ε not cover?"].startswith("Test samples")
     assert "How settings were chosen is not recorded" in answered["What do all releases together reveal?"]
     record = told(subject(records(unit="record", units_most=1, epsilon_median=0.5)))
     assert "A person with several records is protected less" in record["Whom does it protect?"]
