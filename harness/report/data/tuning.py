@@ -71,9 +71,10 @@ class Searched:
     @property
     def at_ends(self) -> dict[str, float]:
         """Settings whose chosen value is the lowest or highest of a list of numbers, which is never widened."""
-        ends = {}
-        for path, value in (self.chosen or {"settings": {}})["settings"].items():
-            choices = self.tune["settings"][path].get("choice", ())
+        ends, chosen = {}, self.chosen or {"settings": {}}
+        ranges = self.tune.get("settings", {})
+        for path, value in chosen["settings"].items():
+            choices = ranges.get(path, {}).get("choice", ())
             numbers = len(choices) > 1 and all(type(choice) in (int, float) for choice in choices)
             if numbers and value in (min(choices), max(choices)):
                 ends[path] = value

@@ -33,6 +33,7 @@ HEADINGS = {
     "model.name": "model",
     **dict.fromkeys(BUDGETS, "ε"),
 }
+NO_PRIVACY = "no privacy"
 NO_SETTING = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
@@ -236,6 +237,8 @@ def _grid(
 
 def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
     """Return the name of a cell's row or column."""
+    if name in BUDGETS:
+        return quantity(float(flat[name])) if name in flat else NO_PRIVACY
     if name not in flat:
         return NO_SETTING
     beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat

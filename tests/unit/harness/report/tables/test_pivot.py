@@ -169,12 +169,12 @@ def test_runs_without_a_budget_are_in_the_tables_of_every_way_to_protect():
     runs = [falling(name, 0, (values[name],), privacy=way) for name in values for way in ways]
     by_budget = Pivot("algorithm.name", "privacy.epsilon")
     grids = tabulate(runs, by_budget, by="stationarity")
-    assert [grid.columns for grid in grids] == [("none", "8.0", "2.0")] * 2
+    assert [grid.columns for grid in grids] == [("no privacy", "8", "2")] * 2
     by_row = tabulate(runs, Pivot("privacy.epsilon", "algorithm.name"), by="stationarity")
-    assert [grid.rows for grid in by_row] == [("none", "8.0", "2.0")] * 2
+    assert [grid.rows for grid in by_row] == [("no privacy", "8", "2")] * 2
     assert [grid.lines()[0] for grid in grids] == [("ditto", ["2", "2", "2"])] * 2
     skipped = undone(spec("fedbio"), "skipped", "not for this")
-    assert all(grid.places["fedbio", "none"].text == "skipped" for grid in tabulate(
+    assert all(grid.places["fedbio", "no privacy"].text == "skipped" for grid in tabulate(
         [*runs, skipped], by_budget, by="stationarity"))  # fmt: skip
 
 
