@@ -31,7 +31,10 @@ HEADINGS = {
     "algorithm.name": "algorithm",
     "data.name": "data",
     "model.name": "model",
-    **dict.fromkeys(BUDGETS, "ε"),
+    "epsilon": "ε",
+    "privacy.epsilon": "ε",
+    "privacy.epsilon_nominal": "nominal ε",
+    "privacy.epsilon_release": "ε of a release",
 }
 NO_PRIVACY = "no privacy"
 NO_SETTING = "none"  # name of the row or column of what has no such setting
@@ -237,10 +240,10 @@ def _grid(
 
 def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
     """Return the name of a cell's row or column."""
-    if name in BUDGETS:
-        return quantity(float(flat[name])) if name in flat else NO_PRIVACY
     if name not in flat:
-        return NO_SETTING
+        return NO_PRIVACY if name in BUDGETS else NO_SETTING  # other noise is in no table, see `_join`
+    if name in BUDGETS:
+        return flat[name].removesuffix(".0")
     beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
     return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
 

@@ -162,6 +162,23 @@ def test_one_row_tables_are_left_out_beside_larger_ones():
     assert len(tabulate(runs[-1:], BY_K, by="stationarity")) == 1
 
 
+def test_budgets_that_hardly_differ_have_columns_of_their_own():
+    """Those equal to four digits were one column, which showed the better of them."""
+    ways = [None, private(8.0), private(8.00001), private(2.5)]
+    runs = [falling("fedavg", 0, (float(number),), privacy=way) for number, way in enumerate(ways)]
+    (grid,) = tabulate(runs, Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
+    assert grid.columns == ("no privacy", "8.00001", "8", "2.5")
+    assert grid.corner == "algorithm \\ ε"
+
+
+def test_noise_that_no_budget_gives_is_not_called_no_privacy():
+    noise = {name: value for name, value in private(2.0).items() if name != "epsilon"}
+    ways = [{**noise, "noise_multiplier": 1.0}, private(2.0)]
+    runs = [falling(name, 0, (1.0,), privacy=way) for name in ("fedavg", "ditto") for way in ways]
+    (grid,) = tabulate(runs, Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
+    assert grid.columns == ("2",) and "2 cells of ditto, fedavg" in grid.note
+
+
 def test_runs_without_a_budget_are_in_the_tables_of_every_way_to_protect():
     """Two clip norms make two tables; what has no privacy is in both, in a column of its own."""
     ways = [None, *({**private(budget), "clip": clip} for clip in (0.1, 1.0) for budget in (2.0, 8.0))]
