@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -71,21 +71,31 @@ def protection_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -
         Columns ``privacy_change``, ``privacy_change_low`` and ``privacy_change_high``, with the ends of the 95 %
         interval, and the same of ``compression_change``; no row for a cell without a change.
     """
-    sign = 1 if better_is_higher(by) else -1
     rows: dict[str, dict[str, float | None]] = {}
     for section, has_it in SECTIONS.items():
-        for members in grouped(cells, lambda cell, section=section: cell.shared_key((section,))).values():
-            plain = [cell for cell in members if not has_it(cell.spec) and cell.values(by)]
-            if not plain:
-                continue
-            best = max(plain, key=lambda cell: sign * cell.mean(by))
-            for cell in members:
-                change = change_from(best, cell, by, procedures) if has_it(cell.spec) else None
-                if change is not None:
-                    rows.setdefault(cell.key, {}).update(_fields(f"{section}_change", change))
+        for key, change in _changes(cells, section, has_it, by, procedures):
+            low, high = change.interval or (None, None)
+            column = f"{section}_change"
+            rows.setdefault(key, {}).update(
+                {column: change.mean, f"{column}_low": low, f"{column}_high": high}
+            )
     return pd.DataFrame.from_dict(rows, orient="index", dtype=object)
 
 
-def _fields(column: str, change: Change) -> dict[str, float | None]:
-    low, high = change.interval or (None, None)
-    return {column: change.mean, f"{column}_low": low, f"{column}_high": high}
+def _changes(
+    cells: Sequence[Cell],
+    section: str,
+    has_it: Callable[[Mapping[str, Any]], bool],
+    by: str,
+    procedures: Procedures,
+) -> Iterator[tuple[str, Change]]:
+    """Yield the keys of cells with a section, and their changes from the best cell without it."""
+    sign = 1 if better_is_higher(by) else -1
+    for members in grouped(cells, lambda cell: cell.shared_key((section,))).values():
+        plain = [cell for cell in members if not has_it(cell.spec) and cell.values(by)]
+        if not plain:
+            continue
+        best = max(plain, key=lambda cell: sign * cell.mean(by))
+        for cell in members:
+            if has_it(cell.spec) and (change := change_from(best, cell, by, procedures)):
+                yield cell.key, change
