@@ -15,6 +15,7 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
+from privacy.ledger import Ledger
 
 
 class Silenced(Clients):
@@ -34,23 +35,15 @@ class Silenced(Clients):
     """
 
     def __init__(self, clients: Clients, *, average: bool = False) -> None:
+        vars(self).update(vars(clients))  # but for the following, it has all that the cohort has
         self.average = average
-        super().__init__(
-            clients.federation,
-            clients.problem,
-            clients._executor,
-            privacy=clients._privacy,
-            seeds=clients.seeds,
-            round=clients.round,
-            ids=torch.zeros_like(clients.ids[..., :1]) if average else clients.ids,
-            cost=Cost(tuple(clients.ids.shape[:-1])),
-            participation_mask=None if average else clients.participation_mask,
-            expected=clients.n,
-            noise_keys=clients.noise_keys,
-            pruned=clients.pruned,
-            share=clients._share,
-            chosen=clients.chosen,
-        )
+        self.cost = Cost(tuple(clients.ids.shape[:-1]))
+        self.ledger = Ledger(clients.federation.clients)
+        self.errors = {}
+        if average:
+            self.ids = torch.zeros_like(clients.ids[..., :1])
+            self.participation_mask = torch.ones_like(self.ids)
+            self.sizes = self.samples("train")
 
     def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
         """Select released rows, or the server's value for their mean; NaN in place of rows that clients keep."""

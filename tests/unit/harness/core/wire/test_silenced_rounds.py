@@ -18,7 +18,7 @@ from harness.core.wire.channel import Channel
 from harness.core.wire.gossip_verbs import GossipVerbs
 from harness.core.wire.known_terms import SilencedChannel
 from harness.testing.small_tasks import simulate, task_of
-from tests.support.wire import cohort
+from tests.support.wire import cohort, record
 from tests.support.worlds import close, make_algorithm
 
 K, ROUNDS = 3, 3
@@ -187,6 +187,18 @@ def test_silenced_clients_take_as_many_steps(work):
     assert not any(bool(other.x.any()) for _, other in pairs)
     average = Silenced(clients, average=True).batches(algorithm)
     assert average.num_steps.tolist() == [[float(drawn.num_steps.max())]]
+
+
+@pytest.mark.parametrize(
+    ("average", "members"), [(False, set()), (True, {"ids", "participation_mask", "sizes"})]
+)
+def test_silenced_clients_have_all_that_the_cohort_has(average, members):
+    """The attribute that is added is one that `Clients` may get later."""
+    clients = cohort(mechanism=record(), batch_size=4, expected=3.0)
+    clients.later = object()
+    silenced = vars(Silenced(clients, average=average))
+    replaced = {name for name, value in vars(clients).items() if silenced[name] is not value}
+    assert replaced == {"cost", "ledger", "errors"} | members
 
 
 def test_a_silenced_channel_has_all_that_an_algorithm_calls():
