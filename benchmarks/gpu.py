@@ -73,7 +73,7 @@ def table(device: str, small: bool) -> Iterator[Row]:
         f"{_seconds(Ours(pfl, 'loop', cohort=cohort, privacy=CENTRAL, device=device), device):.3g} s in a loop",
     )
     stacked = Ours(pfl, "vmap", cohort=cohort, privacy=CENTRAL, runs=2 if small else 4, device=device)
-    runs = stacked.run.num_runs
+    runs = len(stacked.run.each)
     yield Row(
         f"{runs} runs of it side by side",
         f"{_seconds(stacked, device) / runs:.3g} s a run",

@@ -86,12 +86,16 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
     if (
         averaged and run.cohorts.everybody_counts is not None
     ):  # the public number stands for all clients here too
-        begun = {name: part * (run.cohorts.everybody_counts / run.total) for name, part in begun.items()}
+        begun = {
+            name: part * (run.cohorts.everybody_counts / run.cohorts.total) for name, part in begun.items()
+        }
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
     for length in lengths:
         first, cost, counts = run.round, run.cost.state(), dict(run.ledger.counts)
-        for ids in _blocks(run) if secret or averaged else [torch.arange(run.total) if everybody else None]:
+        for ids in (
+            _blocks(run) if secret or averaged else [torch.arange(run.cohorts.total) if everybody else None]
+        ):
             run.round = first
             counted = dict(run.ledger.counts)
             run.step(ids, drawn=True)
@@ -103,7 +107,7 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
             new_draws = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
             run.ledger.counts = counts
             times = run.cohorts.charged(first, length)
-            took = (times if run.stacked else times[0]).numpy()
+            took = (times if len(run.each) > 1 else times[0]).numpy()
             for draw, each in new_draws.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
@@ -134,7 +138,7 @@ def of_cohorts(setup: Setup) -> DryRun:
 def _blocks(run: Simulation) -> list[Tensor]:
     """Return all clients in blocks whose models fit into memory."""
     entries = max(value.shape[-1] for value in run.start.values())
-    return list(torch.arange(run.total).split(max(1, BLOCK_ENTRIES // entries)))
+    return list(torch.arange(run.cohorts.total).split(max(1, BLOCK_ENTRIES // entries)))
 
 
 def _stretches(setup: Setup) -> list[int]:

@@ -140,7 +140,7 @@ def _evaluated(round: int, setup: Setup) -> bool:
 
 def _advance(run: Simulation, *, diagnose: bool, ahead: float) -> dict[int, Failure]:
     """Run one round; return why runs failed in it, by their numbers."""
-    first = [_models(run, n) for n in range(run.num_runs)] if run.round == 0 and _moves(run) else []
+    first = [_models(run, n) for n in range(len(run.each))] if run.round == 0 and _moves(run) else []
     try:
         run.step(diagnose=diagnose, ahead=ahead)
     except Diverged as error:
@@ -160,7 +160,7 @@ def _moves(run: Simulation) -> bool:
 
 def _models(run: Simulation, number: int) -> list[Tensor]:
     """Return copies of the models of a run: of the server, or of the clients."""
-    model = run.algorithms[number].model(run.snapshot(number).state)
+    model = run.each[number].algorithm.model(run.snapshot(number).state)
     return [part.dense() if isinstance(part, RowTable) else part.clone() for part in tree_leaves(model)]
 
 

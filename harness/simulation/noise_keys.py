@@ -11,20 +11,12 @@ from torch import Tensor
 from compression.codec import find_codec
 from datasets.federation import Federation
 from harness.config.code import code_of_class, is_known, paired_name
-from harness.core.algorithm import Algorithm
 from harness.core.problem import Problem
-from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import Privacy
+from harness.simulation.one_run import OneRun
 
 
 def default_noise_keys(
-    problem: Problem,
-    settings: tuple[Sequence[Algorithm], Sequence[Compression]],
-    draws: tuple[object, ...],
-    privacies: Sequence[Privacy],
-    seeds: Sequence[int],
-    federations: Sequence[Federation],
-    values: Sequence[Tensor],
+    problem: Problem, runs: Sequence[OneRun], draws: tuple[object, ...], values: Sequence[Tensor]
 ) -> list[str]:
     """Return a digest of each run's problem, settings, cohorts, seed, data, code and further ``values``.
 
@@ -32,31 +24,31 @@ def default_noise_keys(
     paired runs their seed.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
-    ``settings`` and ``privacies`` have an object for each run. Values of several stacked runs have a leading axis.
+    Values of several stacked runs have a leading axis.
     """
-    if not privacies:
-        return list(map(str, seeds))  # nothing is noised
-    if privacies[0].spec.draws == "paired":
-        return list(map(paired_name, seeds))
-    codecs = [find_codec(each.codec) for each in settings[1]]
+    if runs[0].privacy is None:
+        return [str(run.seed) for run in runs]  # nothing is noised
+    if runs[0].privacy.spec.draws == "paired":
+        return [paired_name(run.seed) for run in runs]
+    codecs = [find_codec(run.compression.codec) for run in runs]
     coded = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
-    if privacies[0].spec.secure_rng or not (coded and _identified(problem)):
-        return [secrets.token_hex(32) for _ in seeds]
+    if runs[0].privacy.spec.secure_rng or not (coded and _identified(problem)):
+        return [secrets.token_hex(32) for _ in runs]
     model: tuple[object, ...] = problem.kind, repr(problem.module), problem.constants, problem.settings
     model += (problem.frozen,) if problem.frozen else ()
     keys = []
-    for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
-        algorithm, privacy = settings[0][number], privacies[number]
-        classes = [type(algorithm), *([] if privacy.user_noise is None else [privacy.user_noise.defined])]
+    for number, run in enumerate(runs):
+        mechanism = None if run.privacy is None else run.privacy.user_noise
+        classes = [type(run.algorithm), *([] if mechanism is None else [mechanism.defined])]
         codes = [code_of_class(each) for each in classes]
         if None in codes:
             keys.append(secrets.token_hex(32))
             continue
-        own_settings = algorithm, settings[1][number], *draws, problem.name, *model
-        text = repr((own_settings, privacy, seed, codes))
+        own_settings = run.algorithm, run.compression, *draws, problem.name, *model
+        text = repr((own_settings, run.privacy, run.seed, codes))
         digest = hashlib.blake2b(text.encode(), digest_size=16)
-        own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
-        for part in (*own, *_content(federation)):
+        own = [value[number] if len(runs) > 1 and len(value) == len(runs) else value for value in values]
+        for part in (*own, *_content(run.federation)):
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
         keys.append(digest.hexdigest())
     return keys

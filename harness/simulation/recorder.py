@@ -233,7 +233,7 @@ class Recorder:
             final = claims | final
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
         hidden = self._secret or (setup.privacy is not None and setup.privacy.counts_private)
-        beside = {} if hidden else {"stacked": run.num_runs}
+        beside = {} if hidden else {"stacked": len(run.each)}
         final["timing"] = {**self._seconds(last=True), **environment(setup), **beside}
         if self._folder:
             self._folder.finish(final)

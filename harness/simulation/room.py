@@ -82,7 +82,7 @@ def needed(setup: Prepared) -> Need:
     """Estimate the memory of a run from the number of clients that compute at once, their models and batches."""
     clients, model, batch = sizes(setup)
     in_parts = setup.in_parts or (
-        setup.in_parts is None and setup.executor.mode == "loop" and _divisible(setup)
+        setup.in_parts is None and setup.executor.mode == "loop" and divisible(setup)
     )
     threads = min(clients, setup.executor.threads)
     at_once = threads + 1 if in_parts else clients  # and the server's
@@ -159,7 +159,7 @@ def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
     if there is None or setup.federation.pool.x.device.type != "cpu":
         return Fit(setup, runs)
     need = needed(setup)
-    if need.usual > there.bytes and _divisible(setup):
+    if need.usual > there.bytes and divisible(setup):
         setup = replace(setup, in_parts=True)
         need = needed(setup)
     if need.least > there.bytes:
@@ -170,10 +170,6 @@ def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
         parts = "; to save memory, its clients are computed one after another" if setup.in_parts else ""
         note = f"the run takes roughly {size(need.usual)} more memory, and {_described(there)}{parts}"
     return Fit(setup, most, note)
-
-
-def _divisible(setup: Prepared) -> bool:
-    return divisible(setup.algorithm, setup.privacy, setup.compression)
 
 
 def _kept(setup: Prepared, clients: int) -> tuple[int, int]:

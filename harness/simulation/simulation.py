@@ -35,7 +35,8 @@ from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import EvaluatedClients, Unprotected, measure
 from harness.simulation.noise_keys import default_noise_keys
-from harness.simulation.setup import Setup, new_executor
+from harness.simulation.one_run import OneRun
+from harness.simulation.setup import Prepared, Setup, new_executor
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from harness.simulation.statement import protected_units, released, statement
@@ -91,8 +92,10 @@ class Simulation:
 
     Attributes
     ----------
-    num_runs, total, round : int
-        Number of stacked runs, number of clients, and rounds done.
+    each : tuple of OneRun
+        What each run has of its own.
+    round : int
+        Rounds done.
     cohorts : Cohorts
         Who takes part in which round.
     state : NamedTuple of tensors
@@ -142,39 +145,41 @@ class Simulation:
         evaluated_clients: Callable[..., Clients] = EvaluatedClients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
-        self.algorithms = for_each(algorithm, len(seeds))
-        compressions = for_each(compression, len(seeds))
-        self.algorithm = algorithm = side_by_side(self.algorithms)
+        count = len(seeds)
+        algorithms, privacies = for_each(algorithm, count), for_each(privacy, count)
+        compressions, data = for_each(compression, count), federations or slices(federation, count)
+        settings = zip(seeds, algorithms, privacies, compressions, data, strict=True)
+        self.each = tuple(OneRun(*own) for own in settings)
+        self.algorithm, self.privacy = side_by_side(algorithms), side_by_side(privacies)
         self.compression = side_by_side(compressions)
-        self.problem = problem = algorithm.view(problem)
-        self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
+        self.problem = problem = self.algorithm.view(problem)
         self.executor = executor or new_executor(problem, "vmap" if problem.dense else "loop")
-        self.privacies = for_each(privacy or (), len(seeds))
-        self.privacy = side_by_side(self.privacies) if self.privacies else None
-        self._runs = (self.num_runs,) if self.stacked else ()  # leading axes of tensors
-        self._vertical = problem.kind == "vertical"  # clients are parties, whose models a round prunes
-        self.cost = Cost(self._runs)
+        self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
+        if mixing is not None and count > 1 and mixing.ndim == 2:
+            mixing = mixing.expand(count, -1, -1)
+        unchanged = count > 1 and not self.algorithm.meta.pooled
+        training = federation if unchanged else _stacked([run.training for run in self.each])
+        self.start = _drawn_start(problem, seeds, training.pool.x) if start is None else dict(start)
+        if noise_keys is None:
+            draws = cohort if rate is None else (cohort, rate), balanced
+            values = [*self.start.values(), *([] if mixing is None else [mixing])]
+            noise_keys = default_noise_keys(problem, self.each, draws, values)
+        keys = tuple(noise_keys)
+        self.cohorts = Cohorts(training.clients, cohort, balanced, self.privacy, tuple(seeds), keys, rate)
+        by_record = problem.kind == "vertical" and self.privacy is not None and self.privacy.by_gradient
+        charged = int(training.counts().max()) if by_record else training.clients
+        self.cost, self.ledger = Cost(self._lead), Ledger(charged, self._lead)
         self.channel_state: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
-        self.round, self._pruned_ratio = 0, 0.0
-        if mixing is not None and self.stacked and mixing.ndim == 2:
-            mixing = mixing.expand(self.num_runs, -1, -1)
-        self._mixing, self._in_parts = mixing, in_parts
-        self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
-        self.unprotected = _unprotected(self.privacy, diagnostics=diagnostics)
-        self.federations = list(federations) or slices(federation, self.num_runs)
-        pooled = algorithm.meta.pooled
-        self._each_training = [each.merged() for each in self.federations] if pooled else self.federations
-        self._training = federation if self.stacked and not pooled else _stacked(self._each_training)
-        self.total, like = self._training.clients, self._training.pool.x
-        self.start = _drawn_start(problem, self.seeds, like) if start is None else dict(start)
-        draws = cohort if rate is None else (cohort, rate), balanced
-        self.noise_keys = tuple(noise_keys or _default_noise_keys(self, compressions, draws))
-        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
-        by_record = self._vertical and self.privacy is not None and self.privacy.by_gradient
-        self.ledger = Ledger(int(self._training.counts().max()) if by_record else self.total, self._runs)
+        self.round = 0
+        wanted = self.executor.mode == "loop" and divisible(self) if in_parts is None else in_parts
+        self._in_parts = wanted and not _banded(self.privacy)
+        self._new_clients, self._evaluated_clients = partial(clients, training, problem), evaluated_clients
+        self._new_channel = partial(
+            channel, mixing=mixing, privacy=self.privacy, compression=self.compression
+        )
         self.state = self._initialized()
         _refuse_kept_models(self)
 
@@ -211,14 +216,19 @@ class Simulation:
         }
         return cls(**{**arguments, **options})
 
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        """Leading axes of tensors: that of the runs, if they are several."""
+        return (len(self.each),) if len(self.each) > 1 else ()
+
     def _initialized(self) -> Any:
         """Return the state before the first round, to which all clients contribute."""
         self.ledger.begin()
-        everybody = self.clients(torch.arange(self.total), -1, expected=self.cohorts.everybody_counts)
+        everybody = self.clients(torch.arange(self.cohorts.total), -1, expected=self.cohorts.everybody_counts)
         channel = self.channel(everybody)
         state = self.algorithm.init(self.start, everybody, channel)
         self._finish_round(everybody, channel)
-        return keep_finite(None, state, self._runs, everybody) if self.rows_private else state
+        return keep_finite(None, state, self._lead, everybody) if self.rows_private else state
 
     def step(
         self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False, ahead: float = 0.0
@@ -258,19 +268,19 @@ class Simulation:
         advance = partial(algorithm.round, before)
         releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
         channel = self.channel(clients, diagnose, advance if releases_values else None)
-        if self._chunked:
+        if self._in_parts:
             self.state = round_in_chunks(advance, clients, channel.for_client, self.executor)
         else:
             self.state = advance(clients, channel)
-        finite = finite_runs(self._deciding(before, clients), self._runs)
+        finite = finite_runs(self._deciding(before, clients), self._lead)
         if self.rows_private:
-            self.state = keep_finite(before, self.state, self._runs, clients)
+            self.state = keep_finite(before, self.state, self._lead, clients)
         self._finish_round(clients, channel)
         if diagnose:
             self.diagnostics = {name: value.detach().cpu() for name, value in channel.diagnostics.items()}
         pruned = clients.pruned
         if pruned is not None and pruned is not self.pruned and not pruned.of_round:
-            self._apply_pruning(pruned, 0.0)
+            self._apply_pruning(pruned)
         if self.unprotected == "all":
             self.errors |= clients.errors
         self.round += 1
@@ -282,7 +292,7 @@ class Simulation:
         """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
         metrics, predictions = measure(
             self.problem,
-            self.federations[number],
+            self.each[number].federation,
             self.executor,
             self._state_of(number),
             self.personal(number) if self.problem.predict is not None else None,
@@ -296,19 +306,19 @@ class Simulation:
 
     def personal(self, number: int = 0) -> Any:
         """Return the models that the clients of one run use, after any local personalization."""
-        training = self._each_training[number]
+        run = self.each[number]
         clients = self._evaluated_clients(
-            training,
+            run.training,
             self.problem,
             self.executor,
-            seeds=self.seeds[number : number + 1],
+            seeds=(run.seed,),
             round=self.round,
-            ids=torch.arange(training.clients),
+            ids=torch.arange(run.training.clients),
             cost=Cost(),
-            noise_keys=self.noise_keys[number : number + 1],
-            privacy=self.privacies[number] if self.privacies else None,
+            noise_keys=self.cohorts.noise_keys[number : number + 1],
+            privacy=run.privacy,
         )
-        model = self.algorithms[number].at(self.round).personal(self._state_of(number), clients)
+        model = run.algorithm.at(self.round).personal(self._state_of(number), clients)
         return model.dense() if isinstance(model, RowTable) else model
 
     @property
@@ -337,15 +347,16 @@ class Simulation:
 
     def statement(self, number: int = 0) -> dict[str, Any] | None:
         """Return the privacy statement of one run so far; None without privacy."""
-        if self.privacy is None:
+        run, vertical = self.each[number], self.problem.kind == "vertical"
+        if run.privacy is None:
             return None
-        privacy, training = self.privacies[number], self._each_training[number]
-        units = self.cohorts.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
-        return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
+        units = self.cohorts.everybody_counts or protected_units(run.privacy, run.training, vertical=vertical)
+        return statement(run.privacy, self.ledger, number, vertical=vertical, units=units)
 
     def released(self, number: int = 0) -> list[list[Any]] | None:
         """Return what one run has released about its most exposed unit so far, see `statement.released`."""
-        return None if self.privacy is None else released(self.privacies[number], self.ledger, number)
+        privacy = self.each[number].privacy
+        return None if privacy is None else released(privacy, self.ledger, number)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
@@ -360,7 +371,7 @@ class Simulation:
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
             "pruned": pruned
-            and (self._pruned_ratio, torch.stack([m.mask for m in pruned.models]).cpu(), pruned.which),
+            and (pruned.ratio, torch.stack([m.mask for m in pruned.models]).cpu(), pruned.which),
         }
 
     def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -376,7 +387,7 @@ class Simulation:
         self.diagnostics = dict(checkpoint.get("diagnostics", {}))  # older checkpoints have none
         if checkpoint["pruned"] is not None:
             ratio, masks, which = checkpoint["pruned"]
-            self._apply_pruning(pruned_models(self.problem, masks.to(device), which), ratio)
+            self._apply_pruning(pruned_models(self.problem, masks.to(device), which, ratio))
 
     def clients(
         self,
@@ -389,21 +400,20 @@ class Simulation:
         chosen: bool = False,
     ) -> Clients:
         """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
-        return self._clients(
-            self._training,
-            self.problem,
+        prunes = self.problem.kind == "vertical" and round >= 0
+        return self._new_clients(
             self.executor.expecting(ahead),
-            seeds=self.seeds,
+            seeds=self.cohorts.seeds,
             round=round,
-            ids=ids.expand(self.num_runs, -1) if self.stacked and ids.ndim == 1 else ids,
+            ids=ids.expand(*self._lead, -1) if ids.ndim == 1 else ids,
             cost=self.cost,
             participation_mask=participation_mask,
             expected=expected,
             ledger=self.ledger,
-            noise_keys=self.noise_keys,
+            noise_keys=self.cohorts.noise_keys,
             privacy=self.privacy,
             pruned=self.pruned,
-            alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
+            alpha=ratio_at(self.compression.alpha, round) if prunes else 0.0,
             batch_size=self.algorithm.batch_size,
             share=self.cohorts.public_share(round),
             chosen=chosen,
@@ -411,20 +421,12 @@ class Simulation:
 
     def channel(self, clients: Clients, diagnose: bool = False, again: Round | None = None) -> Channel:
         """Return the channel of a cohort; ``again`` as of `Outbox`."""
-        return self._channel(
-            clients,
-            mixing=self._mixing,
-            privacy=self.privacy,
-            compression=self.compression,
-            state=self.channel_state,
-            again=again,
-            diagnose=diagnose,
-        )
+        return self._new_channel(clients, state=self.channel_state, again=again, diagnose=diagnose)
 
     def cohort(self, ahead: float = 0.0) -> Clients:
         """Draw this round's cohort; ``ahead`` as of `step`."""
         ids, mask = self.cohorts.draw(self.round)
-        if not self.stacked or self.cohorts.everybody:
+        if not self._lead or self.cohorts.everybody:
             ids, mask = ids[0], None if mask is None else mask[0]
         return self.clients(ids, self.round, mask, self.cohorts.expected, ahead)
 
@@ -432,46 +434,36 @@ class Simulation:
         """Return what decides after a round whether a run has diverged."""
         if not self.rows_private:
             changed = [touched(part, clients) for part in self.state]
-            rows = [distinct(part) for part in before if part.ndim > len(self._runs) + 1]
+            rows = [distinct(part) for part in before if part.ndim > len(self._lead) + 1]
             return changed if self.round else changed + rows
-        vectors = [part for part in self.state if part.ndim <= len(self._runs) + 1]
+        vectors = [part for part in self.state if part.ndim <= len(self._lead) + 1]
         # In gossip a model is made of what its client has sent and received.
         return [*vectors, self.algorithm.model(self.state)] if self.algorithm.meta.gossip else vectors
 
     def _begin_round(self, clients: Clients) -> None:
         """Open the ledger's round: public members are charged, and everybody if members are secret."""
         secret = self.cohorts.secret and not clients.chosen
-        if secret or self._vertical or clients.everybody:
+        if secret or self.problem.kind == "vertical" or clients.everybody:
             self.ledger.begin()
         else:
             self.ledger.begin(clients.ids.numpy(), clients.participation_mask.numpy())
-
-    @property
-    def _chunked(self) -> bool:
-        """Whether the cohort is processed client by client."""
-        if self._in_parts is not None:
-            return self._in_parts and not _banded(self.privacy)
-        return self.executor.mode == "loop" and divisible(self.algorithm, self.privacy, self.compression)
 
     def _prune(self) -> None:
         """Prune the model to this round's ratio, and the algorithm's state with it.
 
         The units are chosen by the server's model, or by the common start if there is none.
         """
-        if self._vertical:
-            return
         ratio = ratio_at(self.compression.alpha, self.round)
-        most = float(torch.as_tensor(ratio).max())
-        if most <= self._pruned_ratio and (self.pruned is not None or most == 0):
+        done = 0.0 if self.pruned is None else self.pruned.ratio
+        if self.problem.kind == "vertical" or float(torch.as_tensor(ratio).max()) <= done:
             return
         model, start = self.algorithm.model(self.state), self.start["x"]
         public = model if model.ndim == 1 and not self.algorithm.meta.gossip else start
         public = public[: len(start)]  # a split model is the concatenation of x and y
-        self._apply_pruning(prune_models(self.problem, public, ratio, self.pruned), most)
+        self._apply_pruning(prune_models(self.problem, public, ratio, self.pruned))
 
-    def _apply_pruning(self, pruned: PrunedModels, ratio: float) -> None:
-        self.pruned, self._pruned_ratio = pruned, ratio
-        self.state = masked_state(pruned, self.state)
+    def _apply_pruning(self, pruned: PrunedModels) -> None:
+        self.pruned, self.state = pruned, masked_state(pruned, self.state)
 
     def _refuse_more_releases(self) -> None:
         """Raise Incompatible if the last round has released more than its noise is calibrated for."""
@@ -491,12 +483,11 @@ class Simulation:
         self.ledger.end()
 
     def _state_of(self, number: int) -> Any:
-        return (
-            type(self.state)(*(of_run(part, number) for part in self.state)) if self.stacked else self.state
-        )
+        state = self.state
+        return type(state)(*(of_run(part, number) for part in state)) if self._lead else state
 
     def _errors_of(self, number: int) -> dict[str, Tensor]:
-        return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
+        return {name: each[number] if self._lead else each for name, each in self.errors.items()}
 
 
 def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[str, Tensor]:
@@ -504,21 +495,6 @@ def _drawn_start(problem: Problem, seeds: Sequence[int], like: Tensor) -> dict[s
     starts = [problem.init(rng.stream(seed, "start")) for seed in seeds]
     start = {name: torch.stack([values[name] for values in starts]) for name in starts[0]}
     return {name: (x if len(seeds) > 1 else x[0]).to(like) for name, x in start.items()}
-
-
-def _default_noise_keys(
-    run: Simulation, compressions: Sequence[Compression], draws: tuple[object, ...]
-) -> list[str]:
-    mixing = [] if run._mixing is None else [run._mixing]
-    return default_noise_keys(
-        run.problem,
-        (run.algorithms, compressions),
-        draws,
-        run.privacies,
-        run.seeds,
-        run.federations,
-        [*run.start.values(), *mixing],
-    )
 
 
 def _unprotected(privacy: Privacy | None, *, diagnostics: bool) -> Unprotected:
@@ -538,14 +514,15 @@ def _refuse_kept_models(run: Simulation) -> None:
         )
 
 
-def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: Compression) -> bool:
+def divisible(run: Simulation | Prepared) -> bool:
     """Whether the cohort of a run can be processed client by client.
 
     Memories of messages and of noise, factors, adaptive clipping and record-level privacy need the cohort in one
     piece.
     """
+    privacy = run.privacy
     joint = privacy is not None and (privacy.clip == "adaptive" or privacy.by_gradient)
-    return algorithm.meta.parts and not (joint or _banded(privacy) or compression.joins)
+    return run.algorithm.meta.parts and not (joint or _banded(privacy) or run.compression.joins)
 
 
 def _banded(privacy: PrivacyTerms | None) -> bool:

@@ -139,7 +139,7 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
                 for _ in range(length):
                     noisy.step()
                 for name, part in zip(noisy.state._fields, noisy.state, strict=True):
-                    apart = part.double().clone().unbind() if noisy.stacked else [part.double().clone()]
+                    apart = part.double().clone().unbind() if len(noisy.each) > 1 else [part.double().clone()]
                     apart_by_field.setdefault(name, ([], []))[where].extend(apart)
     except Incompatible:
         return []

@@ -139,7 +139,7 @@ def _noted(monkeypatch):
     finish = Recorder.finish
 
     def noted(self, run, number):
-        BESIDE[self._folder.path] = run.num_runs
+        BESIDE[self._folder.path] = len(run.each)
         finish(self, run, number)
 
     monkeypatch.setattr(Recorder, "finish", noted)

@@ -104,6 +104,8 @@ class PrunedModels:
     recovered : bool
         Whether an average takes what a client's model lacks as unchanged, instead of leaving the client out of it
         in these entries.
+    ratio : float
+        Largest share of units that a client lacks by `prune_models`.
     """
 
     models: tuple[SubModel, ...]
@@ -111,6 +113,7 @@ class PrunedModels:
     own: bool = False
     of_round: bool = False
     recovered: bool = False
+    ratio: float = 0.0
 
     @property
     def mask(self) -> Tensor:
@@ -288,7 +291,7 @@ def prune_models(
     which = (
         torch.tensor([ratios.index(share) for share in ratio.tolist()]) if isinstance(ratio, Tensor) else None
     )
-    return pruned_models(problem, torch.stack(masks).to(x.device), which)
+    return pruned_models(problem, torch.stack(masks).to(x.device), which, ratios[-1])
 
 
 def prune_own_models(
@@ -324,7 +327,7 @@ def prune_own_models(
     return pruned_models(problem, masks.to(rows.device), torch.arange(len(rows)))
 
 
-def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None) -> PrunedModels:
+def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None, ratio: float = 0.0) -> PrunedModels:
     """Return the models of masks ``(S, P)``: the largest first, or the clients' own in their order."""
     groups, module, rebuild = prunable(problem), problem.module, problem.rebuild
     assert isinstance(module, nn.Module) and rebuild is not None
@@ -336,7 +339,7 @@ def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None) -> Prun
         if shapes not in of_shape:
             of_shape[shapes] = rebuild(smaller)
         models.append(SubModel(mask, of_shape[shapes], mask.nonzero()[:, 0]))
-    return PrunedModels(tuple(models), which, own=problem.kind == "vertical")
+    return PrunedModels(tuple(models), which, own=problem.kind == "vertical", ratio=ratio)
 
 
 @lru_cache(maxsize=16)

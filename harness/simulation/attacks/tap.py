@@ -186,7 +186,7 @@ def step_of(message: Seen, before: Tensor, after: Tensor) -> tuple[Tensor, bool]
 
 def shared_model(run: Simulation, number: int = 0) -> Tensor | None:
     """Return the model that everybody has after the last round, ``(P,)``; None where clients keep their own."""
-    model = run.algorithms[number].model(run.snapshot(number).state)
+    model = run.each[number].algorithm.model(run.snapshot(number).state)
     if run.algorithm.meta.gossip and isinstance(model, Tensor) and model.ndim == 2:
         model = model.mean(0)
     return model if isinstance(model, Tensor) and model.ndim == 1 and torch.isfinite(model).all() else None

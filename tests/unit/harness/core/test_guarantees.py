@@ -270,8 +270,10 @@ def test_simulations_without_names_share_no_noise() -> None:
         *(Simulation(replace(logistic(), settings=own), federation, work, mechanism) for own in ("1", "2")),
         *(Simulation(replace(logistic(), constants=None), federation, work, mechanism) for _ in range(2)),
     ]
-    assert len({run.noise_keys for run in runs}) == len(runs)
-    assert Simulation(logistic(), federation, work, mechanism).noise_keys == runs[0].noise_keys
+    assert len({run.cohorts.noise_keys for run in runs}) == len(runs)
+    assert (
+        Simulation(logistic(), federation, work, mechanism).cohorts.noise_keys == runs[0].cohorts.noise_keys
+    )
 
 
 def test_problems_tell_their_settings() -> None:
@@ -292,7 +294,7 @@ def test_one_graph_for_all_runs_is_no_stack_of_graphs() -> None:
         )
         for graph in (mixing, other)
     ]
-    assert not set(runs[0].noise_keys) & set(runs[1].noise_keys)
+    assert not set(runs[0].cohorts.noise_keys) & set(runs[1].cohorts.noise_keys)
 
 
 def test_stacked_runs_share_neither_evaluations_of_other_data_nor_entropy() -> None:

@@ -115,9 +115,11 @@ def test_stationarity_is_of_the_joint_loss_on_all_samples(data, monkeypatch):
     found = [run.evaluate().metrics["stationarity"]]
     monkeypatch.setattr(evaluation, "WITH_GRADIENTS", 7)
     found.append(
-        measure(run.problem, run.federations[0], run.executor, run.state, run.personal())[0]["stationarity"]
+        measure(run.problem, run.each[0].federation, run.executor, run.state, run.personal())[0][
+            "stationarity"
+        ]
     )
-    batch = run.federations[0].pool.at(run.federations[0].splits["train"])
+    batch = run.each[0].federation.pool.at(run.each[0].federation.splits["train"])
     first = type(batch)(*(part[0] for part in batch))
     point = [part.clone().requires_grad_() for part in (run.state.x, run.state.y)]
     h = torch.stack(

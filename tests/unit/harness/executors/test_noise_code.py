@@ -124,9 +124,9 @@ def test_runs_without_noise_to_repeat_have_no_code(data, tmp_path):
 
 def test_simulations_without_a_run_have_noise_of_their_code(spec, monkeypatch):
     setup = calibrated(prepare(spec))
-    first = Simulation.from_setup(setup, noise_keys=None).noise_keys
+    first = Simulation.from_setup(setup, noise_keys=None).cohorts.noise_keys
     edited(monkeypatch)
-    assert Simulation.from_setup(setup, noise_keys=None).noise_keys != first
+    assert Simulation.from_setup(setup, noise_keys=None).cohorts.noise_keys != first
 
 
 class Scaled(nn.Module):
@@ -146,7 +146,7 @@ def test_modules_of_users_that_look_alike_share_no_noise(spec):
 
     def names(module):
         parts = (classifier(module), setup.federation, setup.algorithm, Privacy.of(2.0, clip=1.0))
-        return Simulation(*parts, setup.compression, setup.seeds).noise_keys
+        return Simulation(*parts, setup.compression, setup.seeds).cohorts.noise_keys
 
     assert names(Scaled(inputs, 1.0)) != names(Scaled(inputs, 10.0))
     assert names(nn.Linear(inputs, 2)) == names(nn.Linear(inputs, 2)), "known by its text"
@@ -161,7 +161,7 @@ def test_algorithms_whose_code_is_not_known_share_no_noise(spec, monkeypatch):
         mechanism = Privacy.of(2.0, clip=1.0)
         return Simulation(
             setup.problem, setup.federation, made, mechanism, setup.compression, setup.seeds
-        ).noise_keys
+        ).cohorts.noise_keys
 
     of_notebook = [type("Mine", (FedAvg,), {"__module__": "notebook"}) for _ in range(2)]
     monkeypatch.setitem(sys.modules, "notebook", ModuleType("notebook"))

@@ -15,7 +15,7 @@ CENTRAL = {"placement": "central", "sampling": "poisson"}
 
 def key(privacy, seed=0, **settings):
     algorithm = make_algorithm("fedavg", local_steps=1, batch_size=4, **settings)
-    (found,) = simulate(algorithm, task("erm"), privacy=privacy, rounds=0, seeds=(seed,)).noise_keys
+    (found,) = simulate(algorithm, task("erm"), privacy=privacy, rounds=0, seeds=(seed,)).cohorts.noise_keys
     return found
 
 

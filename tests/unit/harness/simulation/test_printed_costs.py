@@ -126,5 +126,7 @@ def test_default_noise_keys_tell_models_apart(data) -> None:
     for activation in ("relu", "tanh"):
         setup = ready(data, model={"name": "mlp", "hidden": [4], "activation": activation}, **RAW)
         mechanism = Privacy.of(1.0, clip=1.0, placement="central")
-        names.append(Simulation(setup.problem, setup.federation, setup.algorithm, mechanism).noise_keys)
+        names.append(
+            Simulation(setup.problem, setup.federation, setup.algorithm, mechanism).cohorts.noise_keys
+        )
     assert names[0] != names[1]

@@ -14,6 +14,8 @@ from harness.core.wire.channel import Channel
 from harness.simulation import loop, simulation
 from harness.simulation.loop import simulate
 from harness.storage.store import RunFolder
+from tests.support.wire import SOFTMAX
+from tests.support.worlds import COUNTS, iid_federation, make_algorithm
 
 SPEC = {
     "problem": {
@@ -77,7 +79,7 @@ def test_one_mechanism_for_all_seeds_is_each_run_s_own():
         [Privacy.of(1.0, clip=1.0)] * 3,
         [Compression(beta=0.5)] * 3,
         seeds=(0, 1, 2),
-        noise_keys=one.noise_keys,
+        noise_keys=one.cohorts.noise_keys,
     )
     for run in (one, three):
         run.step()
@@ -85,6 +87,17 @@ def test_one_mechanism_for_all_seeds_is_each_run_s_own():
         assert one.statement(number) == three.statement(number)
         assert one.statement(number)["epsilon_total"] > 0
         assert torch.equal(one.snapshot(number).state.x, three.snapshot(number).state.x)
+
+
+@pytest.mark.parametrize(("name", "clients"), [("centralized", 1), ("fedavg", len(COUNTS))])
+def test_each_run_has_its_own_settings_and_data(name, clients):
+    """The reference trains on one client with all data, which its evaluations make once."""
+    works, data = [make_algorithm(name, lr=lr) for lr in (0.1, 0.2)], iid_federation()
+    run = Simulation(SOFTMAX, stack([data] * 2), works, seeds=(3, 4))
+    assert [(one.seed, one.algorithm.lr, one.privacy) for one in run.each] == [(3, 0.1, None), (4, 0.2, None)]
+    assert all(one.federation.clients == len(COUNTS) for one in run.each)
+    assert all(one.training.clients == clients and one.training is one.training for one in run.each)
+    assert run.cohorts.total == clients
 
 
 def test_a_round_may_name_its_clients():

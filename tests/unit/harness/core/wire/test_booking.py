@@ -103,7 +103,7 @@ def test_the_classic_formula_is_worth_less_than_it_says(data, nominal: float, re
 @pytest.mark.parametrize("mechanism", [LOCAL, {**CENTRAL, "sampling": "fixed"}])
 def test_where_participation_is_public_each_client_is_charged_for_its_rounds(data, cohort, mechanism) -> None:
     run = finished(ready(data, privacy={**mechanism, "noise_multiplier": 2.0}, cohort=cohort, rounds=9))
-    counts = [0] * run.total
+    counts = [0] * run.cohorts.total
     for round in range(9):
         for client in run.cohorts.draw(round)[0][0].tolist():
             counts[client] += 1

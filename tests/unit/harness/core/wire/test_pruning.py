@@ -95,6 +95,17 @@ def test_what_is_gone_stays_gone_whatever_the_schedule_says(data) -> None:
     assert [int(alive(masks[5], g).sum()) for g in groups] == [4, 2]
 
 
+def test_the_ratio_comes_back_with_the_models(data) -> None:
+    setup = ready(data, compression={"alpha": STEPS}, model=MLP, rounds=6)
+    run, resumed = (Simulation.from_setup(setup) for _ in range(2))
+    for _ in range(3):
+        run.step()
+    resumed.load_state_dict(run.state_dict())
+    assert resumed.pruned.ratio == run.pruned.ratio == 0.75
+    resumed.step()
+    assert resumed.pruned.ratio == 0.75
+
+
 def test_no_unit_is_pruned_before_the_schedule_begins(data) -> None:
     run = Simulation.from_setup(ready(data, compression={"alpha": [[2, 0.5]]}, model=MLP, rounds=3))
     run.step()

@@ -232,7 +232,7 @@ def test_shadow_runs_that_diverge_leave_with_their_twins(monkeypatch):
     usual = Simulation.step
 
     def step(self, *given, **options):
-        if any(name.endswith("shadow 3") for name in self.noise_keys):
+        if any(name.endswith("shadow 3") for name in self.cohorts.noise_keys):
             raise Diverged(0, (0,))
         usual(self, *given, **options)
 
