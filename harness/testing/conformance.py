@@ -30,6 +30,7 @@ from harness.testing.conformance_releases import RELEASE_CHECKS
 from harness.testing.conformance_settings import settings_side_by_side
 from harness.testing.small_tasks import (
     CLIENTS,
+    ROUNDS,
     Check,
     Failed,
     NotedStages,
@@ -127,6 +128,19 @@ class Idle(Clients):
         batches = super()._drawn(plan)
         padding = torch.full_like(batches.positions[:1], -1)
         return replace(batches, positions=torch.cat([batches.positions, padding]), same=False)
+
+
+class Read(Clients):
+    """Clients that note the tables of which they take rows."""
+
+    def __init__(self, *arguments: Any, log: list[Tensor], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.log = log
+
+    def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
+        """Note the table, and take its rows."""
+        self.log.append(full)
+        return super().take(full, mean)
 
 
 class DrawnOnce(Clients):
@@ -248,9 +262,31 @@ def _partial(cls: type[Algorithm]) -> None:
     after = run(algorithm, task, rounds=1, state=before, first=1, ids=(1, 3))
     for name, one, other in zip(before._fields, before, after, strict=True):
         if one.shape != other.shape:
-            raise Failed(f"{name} has shape {tuple(other.shape)} after a round of two of {CLIENTS} clients")
+            raise Failed(
+                f"{name} has shape {tuple(other.shape)} after a round of two of {CLIENTS} clients; return "
+                f"{name}=clients.put(state.{name}, rows)"
+            )
         if one.ndim > 1 and not torch.equal(one[[0, 2, 4]], other[[0, 2, 4]]):
             raise Failed(f"{name} of a client changed in a round without it")
+
+
+@_check
+def _written(cls: type[Algorithm]) -> None:
+    """Write what clients keep and read."""
+    log: list[Tensor] = []
+    simulation = simulate(small(cls), task_of(cls), rounds=0, clients=partial(Read, log=log))
+    read, written = set(), set()
+    for _ in range(ROUNDS):
+        before = simulation.state._asdict()
+        simulation.step()
+        read |= {name for name, table in before.items() if any(table is taken for taken in log)}
+        after = simulation.state._asdict()
+        written |= {name for name in before if not torch.equal(before[name], after[name])}
+    for name in sorted(read - written):
+        raise Failed(
+            f"state was read and never written: rounds take rows of {name} and return all of it as it was; "
+            f"return {name}=clients.put(state.{name}, rows), or keep in settings what never changes"
+        )
 
 
 @_check

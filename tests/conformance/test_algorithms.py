@@ -15,7 +15,7 @@ from algorithms.fairness.fedreg import FedReg
 from algorithms.personalized.ditto import Ditto
 from algorithms.personalized.local import Local
 from harness.core import ALGORITHMS, Increment, Meta
-from harness.testing.conformance import CHECKS, _replaced, check
+from harness.testing.conformance import CHECKS, _partial, _replaced, _written, check
 from harness.testing.conformance_printed import PRINTED_CHECKS
 from harness.testing.conformance_privacy import CHANNEL_CHECKS, _audited, _pruned, audits
 from harness.testing.conformance_releases import RELEASE_CHECKS, _noise_fades
@@ -203,6 +203,14 @@ class ForgetsPut(Ditto):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NeverWrites(Ditto):
+    meta: ClassVar = meta()
+
+    def round(self, state, clients, channel):
+        return super().round(state, clients, channel)._replace(pi=state.pi)
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeepsANumberPerClient(Ditto):
     """The personal models are not used, and are numbers."""
 
@@ -259,6 +267,7 @@ class HasMoreThanParts(Ditto):
         (ComparesGroupsUndeclared, "Depend on sensitive groups only as declared"),
         (ForgetsTake, "Leave what clients keep alone while they are not in the cohort"),
         (ForgetsPut, "Leave what clients keep alone while they are not in the cohort"),
+        (NeverWrites, "Write what clients keep and read"),
         (KeepsANumberPerClient, "Leave what clients keep alone while they are not in the cohort"),
         (AddsInPlace, "Change nothing that a round is given, and give the same state twice"),
         (HasMoreThanParts, "Give the same vectorized, looped, threaded and, where allowed, in parts"),
@@ -268,6 +277,18 @@ class HasMoreThanParts(Ditto):
 def test_a_wrong_algorithm_is_caught(wrong, caught):
     (row,) = check(wrong, [one for one in CHECKS if one.__doc__.startswith(caught)])
     assert row["result"] == "failed" and row["why"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "guard", "words"),
+    [
+        (NeverWrites, _written, "state was read and never written: rounds take rows of pi"),
+        (ForgetsPut, _partial, "return pi=clients.put(state.pi, rows)"),
+    ],
+)
+def test_forgotten_state_is_told_in_words(wrong, guard, words):
+    (row,) = check(wrong, [guard])
+    assert words in row["why"]
 
 
 @pytest.mark.parametrize("wrong", [LeaksToServer, ScalesByPrivateNorms, LeaksToOthers])
