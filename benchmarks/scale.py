@@ -108,7 +108,7 @@ def blocks(options: argparse.Namespace) -> None:
         }
         setup = calibrated(prepare(read_spec(content)))
         ways = {"together": False, "client by client": True}
-        candidates = {name: Simulation.from_setup(setup, in_parts=way).step for name, way in ways.items()}
+        candidates = {name: Simulation.from_setup(setup, in_chunks=way).step for name, way in ways.items()}
         parameters = sum(value.numel() for value in setup.start.values())
         print(f"{clients} clients, hidden {hidden}, {parameters:,} parameters, 10 steps of 32", flush=True)
         compare(time_in_turns(candidates, options.repeats, options.rounds))

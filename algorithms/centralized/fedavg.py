@@ -45,7 +45,7 @@ class FedAvg(Averaging):
 
     meta: ClassVar = Meta(
         "fedavg", "centralized", ("erm",), "McMahan et al. 2017", "https://arxiv.org/abs/1602.05629",
-        parts=True,
+        chunks=True,
     )  # fmt: skip
 
     lr: float = step_size(0.1)

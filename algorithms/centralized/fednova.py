@@ -40,7 +40,12 @@ class FedNova(Averaging):
     """
 
     meta: ClassVar = Meta(
-        "fednova", "centralized", ("erm",), "Wang et al. 2020", "https://arxiv.org/abs/2007.07481", parts=True
+        "fednova",
+        "centralized",
+        ("erm",),
+        "Wang et al. 2020",
+        "https://arxiv.org/abs/2007.07481",
+        chunks=True,
     )
 
     lr: float = step_size(0.1)

@@ -37,7 +37,7 @@ REDDI = "https://arxiv.org/abs/2003.00295"
 class FedAvgM(FedAvg):
     """FedAvg with momentum at the server."""
 
-    meta: ClassVar = Meta("fedavgm", "centralized", ("erm",), "Hsu et al. 2019", HSU, parts=True)
+    meta: ClassVar = Meta("fedavgm", "centralized", ("erm",), "Hsu et al. 2019", HSU, chunks=True)
 
     server_optimizer: ServerOptimizer = "momentum"
 
@@ -47,7 +47,7 @@ class FedAvgM(FedAvg):
 class FedAdam(FedAvg):
     """FedAvg with Adam at the server."""
 
-    meta: ClassVar = Meta("fedadam", "centralized", ("erm",), "Reddi et al. 2021", REDDI, parts=True)
+    meta: ClassVar = Meta("fedadam", "centralized", ("erm",), "Reddi et al. 2021", REDDI, chunks=True)
 
     server_optimizer: ServerOptimizer = "adam"
     server_lr: float = 0.1
@@ -58,7 +58,7 @@ class FedAdam(FedAvg):
 class FedYogi(FedAvg):
     """FedAvg with Yogi at the server."""
 
-    meta: ClassVar = Meta("fedyogi", "centralized", ("erm",), "Reddi et al. 2021", REDDI, parts=True)
+    meta: ClassVar = Meta("fedyogi", "centralized", ("erm",), "Reddi et al. 2021", REDDI, chunks=True)
 
     server_optimizer: ServerOptimizer = "yogi"
     server_lr: float = 0.1
@@ -69,7 +69,7 @@ class FedYogi(FedAvg):
 class FedAdagrad(FedAvg):
     """FedAvg with Adagrad at the server, without a first moment."""
 
-    meta: ClassVar = Meta("fedadagrad", "centralized", ("erm",), "Reddi et al. 2021", REDDI, parts=True)
+    meta: ClassVar = Meta("fedadagrad", "centralized", ("erm",), "Reddi et al. 2021", REDDI, chunks=True)
 
     server_optimizer: ServerOptimizer = "adagrad"
     server_lr: float = 0.1

@@ -39,7 +39,7 @@ class FedProx(Averaging):
     """
 
     meta: ClassVar = Meta(
-        "fedprox", "centralized", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1812.06127", parts=True
+        "fedprox", "centralized", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1812.06127", chunks=True
     )
 
     lr: float = step_size(0.1)

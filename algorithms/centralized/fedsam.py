@@ -44,7 +44,7 @@ class FedSAM(Averaging):
     """
 
     meta: ClassVar = Meta(
-        "fedsam", "centralized", ("erm",), "Qu et al. 2022", "https://arxiv.org/abs/2206.02618", parts=True
+        "fedsam", "centralized", ("erm",), "Qu et al. 2022", "https://arxiv.org/abs/2206.02618", chunks=True
     )
 
     lr: float = step_size(0.1)

@@ -74,7 +74,7 @@ class PruneFL(Descent, ServerUpdate):
 
     meta: ClassVar = Meta(
         "prunefl", "centralized", ("erm",), "Jiang et al. 2023", "https://arxiv.org/abs/1909.12326",
-        stackable=False, parts=True,
+        stackable=False, chunks=True,
     )  # fmt: skip
 
     lr: float = step_size(0.1)

@@ -44,7 +44,7 @@ class FedReg(Averaging):
 
     meta: ClassVar = Meta(
         "fedreg", "fairness", ("erm",), "Li et al. 2022", "https://arxiv.org/abs/2205.01608",
-        parts=True, groups=True, classes=True, apart=("penalty", "slope")
+        chunks=True, groups=True, classes=True, apart=("penalty", "slope")
     )  # fmt: skip
 
     lr: float = step_size(0.1)

@@ -46,7 +46,7 @@ class FESSGDA(DescentAscent):
 
     meta: ClassVar = Meta(
         "fess_gda", "minimax", ("minimax",), "Shen et al. 2024", "https://arxiv.org/abs/2311.00944",
-        parts=True, epochs=False,
+        chunks=True, epochs=False,
     )  # fmt: skip
 
     prox: float = not_negative(1.0)

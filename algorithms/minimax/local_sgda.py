@@ -33,7 +33,7 @@ class LocalSGDA(DescentAscent):
 
     meta: ClassVar = Meta(
         "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
-        parts=True, epochs=False,
+        chunks=True, epochs=False,
     )  # fmt: skip
 
     def round(self, state: Point, clients: Clients, channel: Channel) -> Point:

@@ -44,7 +44,7 @@ class FedBABU(Personalized, Divided):
 
     meta: ClassVar = Meta(
         "fedbabu", "personalized", ("erm",), "Oh et al. 2022", "https://arxiv.org/abs/2106.06042",
-        version=2, parts=True,
+        version=2, chunks=True,
     )  # fmt: skip
 
     lr: float = step_size(0.01)

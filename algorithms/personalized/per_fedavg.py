@@ -43,7 +43,7 @@ class PerFedAvg(Averaging):
 
     meta: ClassVar = Meta(
         "per_fedavg", "personalized", ("erm",), "Fallah et al. 2020", "https://arxiv.org/abs/2002.07948",
-        parts=True,
+        chunks=True,
     )  # fmt: skip
 
     lr: float = step_size(0.01)

@@ -35,7 +35,7 @@ class LocalMomentum(Descent):
         How much of the sum is kept from step to step.
     """
 
-    meta: ClassVar = Meta("local_momentum", "centralized", ("erm",), "an example", parts=True)
+    meta: ClassVar = Meta("local_momentum", "centralized", ("erm",), "an example", chunks=True)
 
     lr: float = step_size(0.05)
     momentum: float = 0.5

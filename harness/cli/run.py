@@ -97,7 +97,7 @@ def run_command(args: argparse.Namespace) -> int:
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     say_tables([spec])
     fitted = fit(setup, execution)
-    if fitted.note and not fitted.setup.in_parts:  # the worker says so of those in parts
+    if fitted.note and not fitted.setup.in_chunks:  # the worker says so of those in chunks
         log.print(fitted.note, markup=False)
     if args.save_model:
         check_savable(setup)

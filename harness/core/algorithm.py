@@ -42,7 +42,7 @@ class Meta:
     stackable : bool
         Whether runs may be stacked in front of the client axis, ``(R, C, P)``. If not, each runs alone;
         `harness.simulation.stacking` lists what else keeps runs apart.
-    parts : bool
+    chunks : bool
         Whether the cohort may be processed client by client (`harness.core.wire.client_chunks`): a round
         sends one `mean`, after all client computations, and keeps no client state.
     gossip : bool
@@ -68,7 +68,7 @@ class Meta:
     url: str = ""
     version: int = 1
     stackable: bool = True
-    parts: bool = False
+    chunks: bool = False
     gossip: bool = False
     epochs: bool = True
     pooled: bool = False
@@ -202,7 +202,7 @@ class Algorithm:
         ``(..., C, P)``, and go back by ``clients.put(state.c, rows)``.
 
         A round may be called several times with one state, and may be left at a message: where clients are computed
-        one by one (`Meta.parts`), and to find what a message holds without gradients (`Release`). Whatever follows
+        one by one (`Meta.chunks`), and to find what a message holds without gradients (`Release`). Whatever follows
         the message, ``finally`` and ``except BaseException`` aside, then does not happen.
         """
         raise NotImplementedError

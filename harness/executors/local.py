@@ -295,10 +295,10 @@ class Group:
             for number in group:
                 self._fail(number, error)
             return []
-        if room.setup.in_parts:
+        if room.setup.in_chunks:
             log.warning("%s: %s", room.setup.id, room.note)
             for number in group:
-                ready[number] = ready[number].of(replace(ready[number].setup, in_parts=True))
+                ready[number] = ready[number].of(replace(ready[number].setup, in_chunks=True))
         pieces = cut([ready[number].setup for number in group], execution.stack, room.most)
         return [[group[place] for place in piece] for piece in pieces]
 

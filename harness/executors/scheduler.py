@@ -28,7 +28,7 @@ from harness.metrics import METRICS
 from harness.simulation.build import identify
 from harness.simulation.callbacks import Observe
 from harness.simulation.setup import Execution
-from harness.simulation.stacking import LARGEST_STACK, chunks, stack_key
+from harness.simulation.stacking import LARGEST_STACK, pieces, stack_key
 from harness.storage.files import has_locks
 from harness.storage.store import Store
 
@@ -247,11 +247,11 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
         workers if len(groups) == 1 else 1
     )  # as many pieces for every worker, if there is nothing else to do
 
-    def part_numbers(items: Sequence[T], width: int) -> list[Sequence[T]]:
+    def split(items: Sequence[T], width: int) -> list[Sequence[T]]:
         number = -(-len(items) // (most // width))
-        return chunks(items, min(len(items), -(-number // even) * even))
+        return pieces(items, min(len(items), -(-number // even) * even))
 
-    pieces: list[Unit] = []
+    stacks: list[Unit] = []
     for group in groups.values():
         seeds: dict[int, list[int]] = {}
         for number in sorted(group, key=lambda number: specs[number].seed):
@@ -259,9 +259,9 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
         largest = max(map(len, seeds.values()))
         if largest <= most:
             batches: list[Unit] = [
-                [*chain.from_iterable(some)] for some in part_numbers(list(seeds.values()), largest)
+                [*chain.from_iterable(some)] for some in split(list(seeds.values()), largest)
             ]
         else:
-            batches = [some for numbers in seeds.values() for some in part_numbers(numbers, 1)]
-        pieces += sorted(batches, key=len, reverse=True)
-    return pieces
+            batches = [some for numbers in seeds.values() for some in split(numbers, 1)]
+        stacks += sorted(batches, key=len, reverse=True)
+    return stacks

@@ -94,7 +94,7 @@ class Recorder:
         self._last: Predictions | None = None
 
     def of(self, setup: Prepared) -> Recorder:
-        """Return the recorder of the run as prepared otherwise: with other noise, or its cohort in parts."""
+        """Return the recorder of the run as prepared otherwise: with other noise, or its cohort in chunks."""
         recorder = copy(self)
         recorder.setup = setup
         return recorder

@@ -59,7 +59,7 @@ class Fit(NamedTuple):
     Attributes
     ----------
     setup : Prepared
-        The run, with its cohort in parts if it may only fit so.
+        The run, with its cohort in chunks if it may only fit so.
     most : int
         How many such runs fit side by side.
     note : str
@@ -81,12 +81,12 @@ class Activations(NamedTuple):
 def needed(setup: Prepared) -> Need:
     """Estimate the memory of a run from the number of clients that compute at once, their models and batches."""
     clients, model, batch = sizes(setup)
-    in_parts = setup.in_parts or (
-        setup.in_parts is None and setup.executor.mode == "loop" and divisible(setup)
+    in_chunks = setup.in_chunks or (
+        setup.in_chunks is None and setup.executor.mode == "loop" and divisible(setup)
     )
     threads = min(clients, setup.executor.threads)
-    at_once = threads + 1 if in_parts else clients  # and the server's
-    computing = clients if setup.executor.mode == "vmap" and not in_parts else threads
+    at_once = threads + 1 if in_chunks else clients  # and the server's
+    computing = clients if setup.executor.mode == "vmap" and not in_chunks else threads
     by_sample = computing * _width(setup, batch) * model if _by_sample(setup) else 0
     size_of_entry = setup.federation.pool.x.element_size()
     rows, read = _kept(setup, clients)
@@ -160,15 +160,15 @@ def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
         return Fit(setup, runs)
     need = needed(setup)
     if need.usual > there.bytes and divisible(setup):
-        setup = replace(setup, in_parts=True)
+        setup = replace(setup, in_chunks=True)
         need = needed(setup)
     if need.least > there.bytes:
         raise UserError(_refusal(setup, need, there, execution))
-    most = 1 if setup.in_parts else max(1, there.bytes // max(1, need.usual))
+    most = 1 if setup.in_chunks else max(1, there.bytes // max(1, need.usual))
     note = ""
-    if setup.in_parts or need.usual > MENTIONED * there.bytes:
-        parts = "; to save memory, its clients are computed one after another" if setup.in_parts else ""
-        note = f"the run takes roughly {size(need.usual)} more memory, and {_described(there)}{parts}"
+    if setup.in_chunks or need.usual > MENTIONED * there.bytes:
+        turns = "; to save memory, its clients are computed one after another" if setup.in_chunks else ""
+        note = f"the run takes roughly {size(need.usual)} more memory, and {_described(there)}{turns}"
     return Fit(setup, most, note)
 
 

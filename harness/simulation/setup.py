@@ -115,7 +115,7 @@ class Prepared:
         As of `Execution`.
     code : str
         Digest of the code whose noise the run has (`harness.config.code`); empty without noise to be repeated.
-    in_parts : bool or None
+    in_chunks : bool or None
         Whether the cohort is processed client by client, as of `harness.simulation.simulation.Simulation`.
     members : tuple of Prepared
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
@@ -135,7 +135,7 @@ class Prepared:
     executor: ClientExecutor
     diagnostics: bool = False
     code: str = ""
-    in_parts: bool | None = None
+    in_chunks: bool | None = None
     members: tuple[Prepared, ...] = ()
 
     @property

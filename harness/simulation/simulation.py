@@ -78,7 +78,7 @@ class Simulation:
         Start values ``(..., P)``; drawn by the problem if None.
     executor : ClientExecutor or None
         How one-client functions are run. None: dense models vectorized, others in a loop.
-    in_parts : bool or None
+    in_chunks : bool or None
         Whether to process the cohort client by client. None: if clients are run in a loop and the algorithm allows
         it.
     federations : sequence of Federation
@@ -138,7 +138,7 @@ class Simulation:
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
         executor: ClientExecutor | None = None,
-        in_parts: bool | None = None,
+        in_chunks: bool | None = None,
         federations: Sequence[Federation] = (),
         diagnostics: bool = True,
         clients: Callable[..., Clients] = Clients,
@@ -174,7 +174,7 @@ class Simulation:
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
         self.round = 0
-        wanted = self.executor.mode == "loop" and divisible(self) if in_parts is None else in_parts
+        wanted = self.executor.mode == "loop" and divisible(self) if in_chunks is None else in_chunks
         self._in_parts = wanted and not _banded(self.privacy)
         self._new_clients, self._evaluated_clients = partial(clients, training, problem), evaluated_clients
         self._new_channel = partial(
@@ -210,7 +210,7 @@ class Simulation:
             "mixing": setup.mixing,
             "start": setup.start,
             "executor": setup.executor,
-            "in_parts": setup.in_parts,
+            "in_chunks": setup.in_chunks,
             "federations": [run.federation for run in setup.each],
             "diagnostics": setup.diagnostics,
         }
@@ -522,7 +522,7 @@ def divisible(run: Simulation | Prepared) -> bool:
     """
     privacy = run.privacy
     joint = privacy is not None and (privacy.clip == "adaptive" or privacy.by_gradient)
-    return run.algorithm.meta.parts and not (joint or _banded(privacy) or run.compression.joins)
+    return run.algorithm.meta.chunks and not (joint or _banded(privacy) or run.compression.joins)
 
 
 def _banded(privacy: PrivacyTerms | None) -> bool:

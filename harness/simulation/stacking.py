@@ -67,7 +67,7 @@ def obstacle(setup: Prepared) -> str | None:
             return "the width of a batch depends on who is in the cohort, which is secret"
     if problem.constants is None:
         return f"problem {problem.name} does not declare its constants"
-    if _in_epochs(setup) and not meta.parts and spec.cohort is not None:
+    if _in_epochs(setup) and not meta.chunks and spec.cohort is not None:
         return "the number of steps of a cohort depends on its largest client, which differs between runs"
     if torch.get_num_threads() > 1:
         return (
@@ -86,7 +86,7 @@ def signature(setup: Prepared) -> Hashable:
     splits = sorted(setup.training.splits.keys() - EVALUATED)
     batches = tuple((width, most <= width) for width, most in (_batch(setup, split) for split in splits))
     width, largest = _batch(setup)
-    steps = -(-largest // width) if _in_epochs(setup) and not setup.algorithm.meta.parts else None
+    steps = -(-largest // width) if _in_epochs(setup) and not setup.algorithm.meta.chunks else None
     rate = setup.privacy and setup.privacy.rate
     return (stack_key(setup.spec), rate, setup.problem.constants, setup.federation.clients, batches, steps)
 
@@ -154,15 +154,15 @@ def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARG
     if runs_of_seed == 1 or own_draws:  # and so batches of their own
         together = [number for members_of_seed in seeds.values() for number in members_of_seed]
         count = -(-len(together) // min(fit, largest(model + batches)))
-        return [list(some) for some in chunks(together, count)]
+        return [list(some) for some in pieces(together, count)]
     size, stacks = largest(model), []
     beside = max(1, min(fit, SHARED_ENTRIES // (clients * batches)))
     for length, alike in groupby(sorted(seeds.values(), key=len), key=len):
         some = list(alike)
         width = max(1, min(size // length, beside))
-        for members in chunks(some, -(-len(some) // width)):
+        for members in pieces(some, -(-len(some) // width)):
             group = [number for members_of_seed in members for number in members_of_seed]
-            stacks += [list(piece) for piece in chunks(group, -(-len(group) // size))]
+            stacks += [list(piece) for piece in pieces(group, -(-len(group) // size))]
     return stacks
 
 
@@ -184,7 +184,7 @@ def sizes(setup: Prepared) -> tuple[int, int, int]:
     return clients, model, width * setup.federation.pool.x[0].numel()
 
 
-def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:
+def pieces(items: Sequence[T], count: int) -> list[Sequence[T]]:
     """Split a list into ``count`` pieces of nearly equal length."""
     ends = [round(len(items) * n / count) for n in range(count + 1)]
     return [items[first:last] for first, last in pairwise(ends)]

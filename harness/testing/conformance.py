@@ -191,17 +191,17 @@ def _pure(cls: type[Algorithm]) -> None:
 
 @_check
 def _modes(cls: type[Algorithm]) -> None:
-    """Give the same vectorized, looped, threaded and, where allowed, in parts."""
+    """Give the same vectorized, looped, threaded and, where allowed, in chunks."""
     algorithm, task = small(cls), task_of(cls)
     expected = run(algorithm, task)
     same_state("the state of the loop", run(algorithm, task, executor=ClientExecutor("loop")), expected)
     same_state(
         "the state of the loop on threads", run(algorithm, task, executor=ClientExecutor("loop", 2)), expected
     )
-    if cls.meta.parts:
+    if cls.meta.chunks:
         same_state(
-            "the state in parts",
-            run(algorithm, task, executor=ClientExecutor("loop", 2), in_parts=True),
+            "the state in chunks",
+            run(algorithm, task, executor=ClientExecutor("loop", 2), in_chunks=True),
             expected,
         )
 

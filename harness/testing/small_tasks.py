@@ -143,7 +143,7 @@ def simulate(
     problem, federation = task
     gossip = (algorithm if isinstance(algorithm, Algorithm) else algorithm[0]).meta.gossip
     mixing = mixing_matrix(Complete(), federation.clients) if gossip else None
-    arguments = {"executor": VECTORIZED, "compression": RAW, "mixing": mixing, "in_parts": False, **options}
+    arguments = {"executor": VECTORIZED, "compression": RAW, "mixing": mixing, "in_chunks": False, **options}
     run = Simulation(problem, federation, algorithm, seeds=seeds, **arguments)
     if state is not None:
         run.state, run.round = state, first

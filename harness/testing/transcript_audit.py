@@ -50,8 +50,8 @@ def audit_transcript(
     Parameters
     ----------
     make : Callable
-        Returns the simulation, given ``privacy``, ``clients``, ``channel``, ``compression`` and ``in_parts`` as for
-        `Simulation`.
+        Returns the simulation, given ``privacy``, ``clients``, ``channel``, ``compression`` and ``in_chunks`` as
+        for `Simulation`.
     privacy : Privacy
         Calibrated mechanism of the run.
     rounds : int
@@ -119,7 +119,7 @@ def _recorded(make: Make, privacy: Privacy, rounds: int) -> tuple[Transcript, Si
     run = make(
         privacy=privacy,
         compression=PLAIN.model_copy(update={"codec": "float64"}),
-        in_parts=False,
+        in_chunks=False,
         clients=partial(Witness, transcript=transcript),
         channel=partial(Wiretap, transcript=transcript),
     )

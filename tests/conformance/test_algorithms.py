@@ -238,8 +238,8 @@ class AddsInPlace(Local):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HasMoreThanParts(Ditto):
-    meta: ClassVar = meta(parts=True)
+class HasMoreThanChunks(Ditto):
+    meta: ClassVar = meta(chunks=True)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ class HasMoreThanParts(Ditto):
         (NeverWrites, "Write what clients keep and read"),
         (KeepsANumberPerClient, "Leave what clients keep alone while they are not in the cohort"),
         (AddsInPlace, "Change nothing that a round is given, and give the same state twice"),
-        (HasMoreThanParts, "Give the same vectorized, looped, threaded and, where allowed, in parts"),
+        (HasMoreThanChunks, "Give the same vectorized, looped, threaded and, where allowed, in chunks"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -56,13 +56,13 @@ def test_vectorized_looped_threaded_and_in_parts_agree(name, cohort, work):
     problem, federation = convolutional()
     options = {"lr": 0.3, "batch_size": 4, "cohort": cohort, **work}
     expected = run_algorithm(name, problem, federation, 3, **options)
-    for mode, threads, parts in LOOPS:
+    for mode, threads, chunks in LOOPS:
         found = run_algorithm(
-            name, problem, federation, 3, executor=ClientExecutor(mode, threads), parts=parts, **options
+            name, problem, federation, 3, executor=ClientExecutor(mode, threads), chunks=chunks, **options
         )
-        assert largest_difference(found.state, expected.state) < 1e-10, (mode, threads, parts)
+        assert largest_difference(found.state, expected.state) < 1e-10, (mode, threads, chunks)
         counters = ("up", "down", "oracle_calls")
-        for counter in counters if parts else (*counters, "flops"):
+        for counter in counters if chunks else (*counters, "flops"):
             assert int(getattr(found.cost, counter)) == int(getattr(expected.cost, counter)) > 0
 
 
@@ -71,27 +71,27 @@ def test_parts_do_the_same_work():
     problem, federation = logistic(), random_federation([12, 3])
     options = {"local_steps": 2, "batch_size": 4}
     whole = run_algorithm("fedavg", problem, federation, 1, executor=ClientExecutor("loop"), **options).cost
-    parts = run_algorithm(
-        "fedavg", problem, federation, 1, executor=ClientExecutor("loop"), parts=True, **options
+    chunks = run_algorithm(
+        "fedavg", problem, federation, 1, executor=ClientExecutor("loop"), chunks=True, **options
     ).cost
-    assert int(whole.flops) == int(parts.flops)
-    assert int(whole.oracle_calls) == int(parts.oracle_calls) == 2 * (4 + 3)
+    assert int(whole.flops) == int(chunks.flops)
+    assert int(whole.oracle_calls) == int(chunks.oracle_calls) == 2 * (4 + 3)
 
 
 @pytest.mark.parametrize("privacy", [NOISY, CENTRAL])
 @pytest.mark.parametrize("compression", [EXACT, Compression(beta=0.5, codec="float64", select="random_k")])
 def test_parts_send_through_the_same_channel(privacy, compression):
-    """Noise, mask and booking of a cohort in parts are those of the cohort as a whole."""
+    """Noise, mask and booking of a cohort in chunks are those of the cohort as a whole."""
     problem, federation = logistic(), random_federation(SIZES)
     options = {"lr": 0.3, "local_steps": 3, "privacy": privacy, "compression": compression}
     whole = run_algorithm("fedavg", problem, federation, 3, **options)
-    parts = run_algorithm(
-        "fedavg", problem, federation, 3, executor=ClientExecutor("loop", 2), parts=True, **options
+    chunks = run_algorithm(
+        "fedavg", problem, federation, 3, executor=ClientExecutor("loop", 2), chunks=True, **options
     )
-    assert largest_difference(whole.state, parts.state) < 1e-10
-    assert whole.ledger.report(1e-5) == parts.ledger.report(1e-5)
-    assert whole.ledger.made == parts.ledger.made
-    assert int(whole.cost.up) == int(parts.cost.up)
+    assert largest_difference(whole.state, chunks.state) < 1e-10
+    assert whole.ledger.report(1e-5) == chunks.ledger.report(1e-5)
+    assert whole.ledger.made == chunks.ledger.made
+    assert int(whole.cost.up) == int(chunks.cost.up)
     silent = run_algorithm("fedavg", problem, federation, 3, lr=0.3, local_steps=3)
     assert largest_difference(whole.state, silent.state) > 1e-3
 
@@ -99,7 +99,7 @@ def test_parts_send_through_the_same_channel(privacy, compression):
 def test_the_order_in_which_workers_finish_does_not_show():
     """Parts add their messages in the order of the clients, so threads change not one bit."""
     problem, federation = logistic(), random_federation(SIZES)
-    options = {"lr": 0.3, "local_steps": 4, "batch_size": 3, "parts": True}
+    options = {"lr": 0.3, "local_steps": 4, "batch_size": 3, "chunks": True}
     once = run_algorithm("fedavg", problem, federation, 4, executor=ClientExecutor("loop", 1), **options)
     again = [
         run_algorithm("fedavg", problem, federation, 4, executor=ClientExecutor("loop", n), **options)
@@ -121,7 +121,7 @@ def test_a_failing_part_ends_the_round_with_its_own_error():
     broken = type(problem)("broken", "erm", problem.init, loss)
     with pytest.raises(ZeroDivisionError, match="client 0 is broken"):
         run_algorithm(
-            "fedavg", broken, federation, 1, executor=ClientExecutor("loop", 2), parts=True, batch_size=None
+            "fedavg", broken, federation, 1, executor=ClientExecutor("loop", 2), chunks=True, batch_size=None
         )
 
 

@@ -65,7 +65,7 @@ def run_algorithm(
     cohort: int | None = None,
     mixing: Tensor | None = None,
     executor: ClientExecutor | None = None,
-    parts: bool = False,
+    chunks: bool = False,
     compression: Compression = EXACT,
     privacy: Privacy | None = None,
     watch: Callable[[Any], None] = lambda state: None,
@@ -91,7 +91,7 @@ def run_algorithm(
         Mixing matrix; of a ring unless given, for an algorithm that gossips.
     executor : ClientExecutor, optional
         How clients are run; vectorized unless given.
-    parts : bool
+    chunks : bool
         Process the cohort client by client.
     compression, privacy : Compression, Privacy
         What the channel does to messages; nothing, in double precision, unless given.
@@ -106,7 +106,7 @@ def run_algorithm(
         "mixing": mixing,
         "start": start,
         "executor": executor or VECTORIZED,
-        "in_parts": parts,
+        "in_chunks": chunks,
         "noise_keys": list(map(str, seeds)),
     }
     run = Simulation(problem, federation, algorithm, privacy, compression, seeds, **options)

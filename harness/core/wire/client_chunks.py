@@ -1,8 +1,8 @@
 """Process a cohort client by client, so that memory holds one model per worker instead of one per client.
 
 A round is pure. If its only message from the clients is one `Channel.mean`, after all client computations
-(`Meta.parts`), the round may run once per client: each run stops at that call after posting its message, except the
-last, which receives the mean and finishes the round for the server.
+(`Meta.chunks`), the round may run once per client: each run stops at that call after posting its message, except
+the last, which receives the mean and finishes the round for the server.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def tapped(setup: Setup) -> tuple[Simulation, Tape]:
     """Return a repetition of a run that records messages as long as its model."""
     tape = Tape(len(setup.start["x"]))
     clients, channel = partial(TapClients, tape=tape), partial(TapChannel, tape=tape)
-    run = Simulation.from_setup(setup, clients=clients, channel=channel, in_parts=False)
+    run = Simulation.from_setup(setup, clients=clients, channel=channel, in_chunks=False)
     if (model := shared_model(run)) is not None:
         tape.length = len(model)
     tape.clear()

@@ -180,11 +180,11 @@ def test_single_samples_are_clipped_by_what_the_model_has():
 
 def test_one_client_at_a_time_or_all_at_once():
     whole = run_algorithm("prunefl", network(), random_federation(SIZES), 7, reconfigure_rounds=3, **WORK)
-    parts = run_algorithm(
-        "prunefl", network(), random_federation(SIZES), 7, reconfigure_rounds=3, parts=True, **WORK
+    chunks = run_algorithm(
+        "prunefl", network(), random_federation(SIZES), 7, reconfigure_rounds=3, chunks=True, **WORK
     )
-    assert largest_difference(whole.state, parts.state) < 1e-12
-    assert torch.equal(whole.cost.up, parts.cost.up) and torch.equal(whole.cost.down, parts.cost.down)
+    assert largest_difference(whole.state, chunks.state) < 1e-12
+    assert torch.equal(whole.cost.up, chunks.cost.up) and torch.equal(whole.cost.down, chunks.cost.down)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs fit into memory before they begin: in parts, in smaller stacks, or not at all, which is said."""
+"""Runs fit into memory before they begin: in chunks, in smaller stacks, or not at all, which is said."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def test_a_cohort_that_does_not_fit_is_taken_client_by_client(data, left) -> Non
     setup = setup_of(data, precision="float64")
     left(needed(setup).usual / 2)
     found = fit(setup, Execution())
-    assert found.setup.in_parts
+    assert found.setup.in_chunks
     assert found.most == 1
     assert "its clients are computed one after another" in found.note
     assert needed(found.setup).usual < needed(setup).usual / 2

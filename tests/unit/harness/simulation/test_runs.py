@@ -1,4 +1,4 @@
-"""Whole private runs: resumed, in parts, stacked, and with the server's clip."""
+"""Whole private runs: resumed, in chunks, stacked, and with the server's clip."""
 
 from typing import Any
 
@@ -70,8 +70,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(data, fields) -> None:
         {"privacy": CENTRAL, "model": MLP, "compression": {"alpha": 0.5}},
     ],
 )
-def test_a_cohort_in_parts_is_the_whole_cohort_with_noise_too(data, fields) -> None:
-    """That other algorithms do the same in parts is the conformance check `_modes`."""
+def test_a_cohort_in_chunks_is_the_whole_cohort_with_noise_too(data, fields) -> None:
+    """That other algorithms do the same in chunks is the conformance check `_modes`."""
     spec = read_spec(given(data, "fedprox", **fields, precision="float64", rounds=3))
     ways = [Execution(vectorize="vmap"), Execution(vectorize="loop"), Execution(vectorize="loop", threads=2)]
     runs = [finished(calibrated(prepare(spec, way))) for way in ways]

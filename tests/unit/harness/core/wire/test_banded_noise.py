@@ -150,7 +150,7 @@ def test_without_noise_nothing_is_remembered(data):
 
 
 def test_clients_one_by_one_get_the_same_noise(data):
-    """A cohort that is computed in parts has one memory of noise."""
+    """A cohort that is computed in chunks has one memory of noise."""
     ends = []
     for executor in (ClientExecutor("vmap"), ClientExecutor("loop")):
         run = finished(replace(noisy(data), executor=executor))

@@ -27,7 +27,7 @@ class Careful:
 
 @dataclass(frozen=True, kw_only=True)
 class CarefulFedAvg(Careful, FedAvg):
-    meta: ClassVar = Meta("careful", "test", ("erm",), "-", parts=True)
+    meta: ClassVar = Meta("careful", "test", ("erm",), "-", chunks=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class CarefulScaffold(Careful, Scaffold):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_client_that_has_posted_is_done(threads):
     whole = run(small(FedAvg), task_of(FedAvg))
-    parts = run(
-        small(CarefulFedAvg), task_of(FedAvg), executor=ClientExecutor("loop", threads), in_parts=True
+    chunks = run(
+        small(CarefulFedAvg), task_of(FedAvg), executor=ClientExecutor("loop", threads), in_chunks=True
     )
-    same_state("the state", parts, whole)
+    same_state("the state", chunks, whole)
 
 
 def test_a_round_without_gradients_ends_at_its_message():

@@ -279,7 +279,7 @@ def test_factors_begin_anew_where_a_model_is_pruned_further():
 
 
 def test_a_loop_over_clients_finds_the_same_factors():
-    """Though FedAvg can be run client by client: a cohort in parts would have no common factor."""
+    """Though FedAvg can be run client by client: a cohort in chunks would have no common factor."""
     net, federation = network(hidden=(8,)), random_federation([9, 5, 9])
     work = FedAvg(local_steps=2, batch_size=None, lr=0.5), None, Compression(rank=1, codec="float64")
     states = []
