@@ -1,6 +1,6 @@
 """The names that an algorithm imports, beside the functions of `harness.core.methods`.
 
-They are imported on first use: a part without tensors, such as `harness.core.errors`, does not import torch.
+They are imported on first use: a module without tensors, such as `harness.core.errors`, does not import torch.
 """
 
 from importlib import import_module

@@ -47,7 +47,7 @@ class Cost:
 
         With ``oracle`` each time is for a sample, and also counts as an oracle call.
         """
-        number = torch.stack([part.sum((-2, -1), dtype=torch.int64) for part in times]).sum(0)
+        number = torch.stack([count.sum((-2, -1), dtype=torch.int64) for count in times]).sum(0)
         with self._lock:
             self.flops = _added(self.flops, (number.double() * flops).round().long())
             if oracle:

@@ -76,14 +76,14 @@ def start_of(module: nn.Module) -> Start | None:
 
 def take_in_loops(module: nn.Module, why: Loops = "faster") -> None:
     """Mark a module and all its parts as not vectorized over clients, unless a run asks for it."""
-    for part in module.modules():
-        traits_of(part).loops = why
+    for layer in module.modules():
+        traits_of(layer).loops = why
 
 
 def loops_of(module: nn.Module | None) -> Loops | None:
     """Return why a module is taken in loops, if it has been marked."""
-    parts = () if module is None else map(traits_of, module.modules())
-    return next((part.loops for part in parts if part.loops is not None), None)
+    traits = () if module is None else map(traits_of, module.modules())
+    return next((each.loops for each in traits if each.loops is not None), None)
 
 
 Copies = dict[tuple[Tensor, torch.device, torch.dtype], Tensor]
@@ -116,8 +116,8 @@ class Constants:
 
     def belong_to(self, module: nn.Module) -> None:
         """Give a module and all its parts this object as theirs."""
-        for part in module.modules():
-            traits_of(part).constants = self
+        for layer in module.modules():
+            traits_of(layer).constants = self
 
     def placed(self, constant: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return a constant on a device in a type.
@@ -251,7 +251,7 @@ class Ravel:
         shared = {id(value): value for value, _ in self._constants}
         # Shapes only, as problems outlive their runs in caches.
         self.module = deepcopy(module, shared).to("meta")
-        marked = (traits_of(part).computes for part in module.modules())
+        marked = (traits_of(layer).computes for layer in module.modules())
         self._computes: torch.dtype | None = next((dtype for dtype in marked if dtype is not None), None)
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}

@@ -172,7 +172,7 @@ def normal(keys: Tensor, owners: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _text(first: int | str, purpose: tuple[str | int, ...]) -> bytes:
-    return "\x1f".join([str(first), *(f"{type(part).__name__}:{part}" for part in purpose)]).encode()
+    return "\x1f".join([str(first), *(f"{type(word).__name__}:{word}" for word in purpose)]).encode()
 
 
 def _mix(drawn: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def reach(num_steps: Number, momentum: float) -> Number:
 def server_start(x: Tensor, optimizer: ServerOptimizer, tau: float) -> list[Tensor]:
     """Return a server optimizer's initial state for a vector; empty for sgd."""
     begin = {"m": 0.0, "v": tau**2}
-    return [torch.full_like(x, begin[part]) for part in SERVER_MEMORY[optimizer]]
+    return [torch.full_like(x, begin[moment]) for moment in SERVER_MEMORY[optimizer]]
 
 
 def server_step(

@@ -315,7 +315,7 @@ class Group:
             if (end := self.ready[number].end) is not None:
                 self.outcomes[number] = _outcome(self._folders[number].path.name, end)
         self.ready |= {number: self._recorder(number) for number in unfinished}
-        return [smaller for part in _split_stack(unfinished, self._specs) for smaller in self._stacks(part)]
+        return [smaller for some in _split_stack(unfinished, self._specs) for smaller in self._stacks(some)]
 
     def _left(self, stack: Sequence[int], error: Exception) -> list[int]:
         """Return the runs of a stack that go on after an error; one that was alone has failed."""

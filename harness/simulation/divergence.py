@@ -27,15 +27,15 @@ def keep_finite(before: Any, after: Any, runs: tuple[int, ...], cohort: Cohort) 
     cohort : Cohort
         The cohort of the round.
     """
-    if all(part.is_meta or bool(touched(part, cohort).isfinite().all()) for part in after):
+    if all(field.is_meta or bool(touched(field, cohort).isfinite().all()) for field in after):
         return after
     old = type(after)(*map(torch.zeros_like, after)) if before is None else before
     return type(after)(*(_kept(a, b, len(runs), cohort) for a, b in zip(old, after, strict=True)))
 
 
-def touched(part: Tensor, cohort: Cohort) -> Tensor:
-    """Return what a round may have changed of a part of the state: of a table of rows those of the cohort."""
-    return cohort.take(part) if isinstance(part, RowTable) else part
+def touched(field: Tensor, cohort: Cohort) -> Tensor:
+    """Return what a round may have changed of a field of the state: of a table of rows those of the cohort."""
+    return cohort.take(field) if isinstance(field, RowTable) else field
 
 
 def distinct(rows: Tensor) -> Tensor:
@@ -53,12 +53,12 @@ def _kept(old: Tensor, new: Tensor, axes: int, cohort: Cohort) -> Tensor:
     return cohort.put(new, torch.where(finite, rows, cohort.take(old)))
 
 
-def finite_runs(parts: Any, runs: tuple[int, ...]) -> Tensor:
-    """Return which runs have finite parts only, ``(R,)``, or ``(1,)`` for a single run."""
+def finite_runs(fields: Any, runs: tuple[int, ...]) -> Tensor:
+    """Return which runs have finite fields only, ``(R,)``, or ``(1,)`` for a single run."""
     count = runs[0] if runs else 1
     finite = torch.ones(count, dtype=torch.bool)
-    for part in parts:
-        if part.is_meta:  # of a dry run, which has no values
+    for field in fields:
+        if field.is_meta:  # of a dry run, which has no values
             continue
-        finite = finite & part.isfinite().reshape(count, -1).all(-1).to(finite.device)
+        finite = finite & field.isfinite().reshape(count, -1).all(-1).to(finite.device)
     return finite

@@ -87,7 +87,7 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
         averaged and run.cohorts.everybody_counts is not None
     ):  # the public number stands for all clients here too
         begun = {
-            name: part * (run.cohorts.everybody_counts / run.cohorts.total) for name, part in begun.items()
+            name: count * (run.cohorts.everybody_counts / run.cohorts.total) for name, count in begun.items()
         }
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
@@ -99,8 +99,8 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
             run.round = first
             counted = dict(run.ledger.counts)
             run.step(ids, drawn=True)
-        new = {name: part - cost[name] for name, part in run.cost.state().items()}
-        stretches.append((length, {name: share * part for name, part in new.items()}))
+        new = {name: count - cost[name] for name, count in run.cost.state().items()}
+        stretches.append((length, {name: share * count for name, count in new.items()}))
         most = max(most, run.ledger.last)
         if not by_appearance:
             # Of the last block: what a round charges a client that takes part.
@@ -126,7 +126,7 @@ def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
     dry = of_cohorts(setup)
 
     return lambda number, round: {
-        name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()
+        name: int(count.reshape(-1)[number]) for name, count in dry.cost_after(round).items()
     }
 
 
@@ -225,7 +225,7 @@ class DryClients(Clients):
         return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
-        sample = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
+        sample = Batch(*(column[0, :1] for column in batch))  # one sample shows the length of an embedding
         return y.new_zeros(*batch.weight.shape, embed(y[0], sample).shape[-1])
 
 

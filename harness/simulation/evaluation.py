@@ -130,14 +130,14 @@ def joint_gradient_norm(
     """
     assert problem.embed is not None
     index = federation.splits["train"]
-    x, y = (part.detach().requires_grad_() for part in model)
-    gradient = torch.cat([torch.zeros_like(part).flatten() for part in (x, y)])
+    x, y = (variable.detach().requires_grad_() for variable in model)
+    gradient = torch.cat([torch.zeros_like(variable).flatten() for variable in (x, y)])
     for places in index.split(WITH_GRADIENTS, dim=-1):
         batch = federation.pool.at(places)
-        parties = [Batch(*(part[k] for part in batch)) for k in range(len(y))]
+        parties = [Batch(*(column[k] for column in batch)) for k in range(len(y))]
         embeddings = torch.stack([problem.embed(y[k], party) for k, party in enumerate(parties)])
         loss = problem.loss(x, embeddings, parties[0]) * parties[0].weight.sum()
-        gradient += torch.cat([part.flatten() for part in torch.autograd.grad(loss, (x, y))])
+        gradient += torch.cat([variable.flatten() for variable in torch.autograd.grad(loss, (x, y))])
     norm = float(gradient.norm() / (index[0] >= 0).sum())
     return norm if math.isfinite(norm) else None
 

@@ -79,27 +79,27 @@ def stand_in_federation(spec: RunSpec) -> Federation | None:
     return _partitioned(spec, spec.data, spec.partition, dataset)
 
 
-def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Dataset) -> Federation:
+def _partitioned(spec: RunSpec, data: DataSpec, partition: PartitionSpec, dataset: Dataset) -> Federation:
     generator = rng.numpy_stream(spec.seed, "partition")
-    vertical = part.kind in VERTICAL
-    deal = PARTITIONS["iid"]() if vertical else part.settings.made
-    selection_seed = part.selection_seed
+    vertical = partition.kind in VERTICAL
+    deal = PARTITIONS["iid"]() if vertical else partition.settings.made
+    selection_seed = partition.selection_seed
     split = Splitting(
-        test=part.test,
-        stratify=part.stratify,
-        limit=part.limit,
+        test=partition.test,
+        stratify=partition.stratify,
+        limit=partition.limit,
         drop_negatives=data.drop_negatives,
-        selection=part.selection,
+        selection=partition.selection,
         selection_rng=None if selection_seed is None else rng.numpy_stream(selection_seed, "selection"),
         user=user_column(spec),
         one_client=spec.privacy is not None and spec.privacy.unit == "user",
     )
-    clients = 1 if vertical else part.clients
-    federation = federate(dataset, deal, clients, generator, split, standardize=part.standardize)
+    clients = 1 if vertical else partition.clients
+    federation = federate(dataset, deal, clients, generator, split, standardize=partition.standardize)
     if not vertical:
         return federation
     features = () if federation.inputs is None else federation.inputs.features
-    columns: Federation = part.settings.made(federation, features, part.clients)
+    columns: Federation = partition.settings.made(federation, features, partition.clients)
     return columns
 
 

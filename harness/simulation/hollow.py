@@ -80,15 +80,15 @@ def _whole(kind: torch.dtype | None, leaves: list[Any], func: Any) -> bool:
 def _as_numbers(index: list[Tensor | None]) -> list[Tensor | None]:
     """Return an index with real masks as the numbers of the entries that they select: shapes depend on them."""
     numbers: list[Tensor | None] = []
-    for part in index:
-        masks = part is not None and part.dtype == torch.bool and not part.is_meta
-        numbers += part.nonzero().unbind(-1) if part is not None and masks else [part]
+    for axis in index:
+        masks = axis is not None and axis.dtype == torch.bool and not axis.is_meta
+        numbers += axis.nonzero().unbind(-1) if axis is not None and masks else [axis]
     return numbers
 
 
-def as_hollow(part: Tensor) -> Tensor:
+def as_hollow(x: Tensor) -> Tensor:
     """Return a tensor of the same kind without memory."""
-    return part if part.is_meta and not isinstance(part, RowTable) else torch.empty_like(part, device=META)
+    return x if x.is_meta and not isinstance(x, RowTable) else torch.empty_like(x, device=META)
 
 
 def by_shapes(setup: Setup, go: Callable[[Setup], T]) -> T:

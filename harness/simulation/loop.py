@@ -161,7 +161,7 @@ def _moves(run: Simulation) -> bool:
 def _models(run: Simulation, number: int) -> list[Tensor]:
     """Return copies of the models of a run: of the server, or of the clients."""
     model = run.each[number].algorithm.model(run.snapshot(number).state)
-    return [part.dense() if isinstance(part, RowTable) else part.clone() for part in tree_leaves(model)]
+    return [leaf.dense() if isinstance(leaf, RowTable) else leaf.clone() for leaf in tree_leaves(model)]
 
 
 Stack = tuple[Simulation, Setup, tuple[Recorder, ...]]

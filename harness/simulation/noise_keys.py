@@ -31,7 +31,7 @@ def default_noise_keys(
     if runs[0].privacy.spec.draws == "paired":
         return [paired_name(run.seed) for run in runs]
     codecs = [find_codec(run.compression.codec) for run in runs]
-    coded = all(is_known(part) for codec in codecs for part in (type(codec), type(codec.values)))
+    coded = all(is_known(kind) for codec in codecs for kind in (type(codec), type(codec.values)))
     if runs[0].privacy.spec.secure_rng or not (coded and _identified(problem)):
         return [secrets.token_hex(32) for _ in runs]
     model: tuple[object, ...] = problem.kind, repr(problem.module), problem.constants, problem.settings
@@ -48,8 +48,8 @@ def default_noise_keys(
         text = repr((own_settings, run.privacy, run.seed, codes))
         digest = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(runs) > 1 and len(value) == len(runs) else value for value in values]
-        for part in (*own, *_content(run.federation)):
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        for tensor in (*own, *_content(run.federation)):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         keys.append(digest.hexdigest())
     return keys
 
@@ -66,12 +66,12 @@ def _identified(problem: Problem) -> bool:
 
 
 def _content(federation: Federation) -> list[Tensor]:
-    """Return all that the clients hold: every part of the samples of every split, and how many each client has.
+    """Return all that the clients hold: every column of the samples of every split, and how many each client has.
 
     Not the pool as it lies in memory, which runs of a stack share.
     """
     content = []
     for _, index in sorted(federation.splits.items()):
         held = index[index >= 0].to(federation.pool.x.device)
-        content += [(index >= 0).sum(-1), *(part[held] for part in federation.pool)]
+        content += [(index >= 0).sum(-1), *(column[held] for column in federation.pool)]
     return content

@@ -27,7 +27,7 @@ from harness.simulation.saved_model import save_model
 from harness.simulation.setup import Prepared, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Failure
-from harness.simulation.stacking import PARTS, Checkpoint, split
+from harness.simulation.stacking import FIELDS, Checkpoint, split
 from harness.simulation.statement import not_covered, public_information
 from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
@@ -82,7 +82,7 @@ class Recorder:
     ) -> None:
         self.setup = setup
         saved = _unpacked(folder.load()) if folder else None
-        self.checkpoint: Checkpoint | None = saved if saved is not None and saved.keys() >= PARTS else None
+        self.checkpoint: Checkpoint | None = saved if saved is not None and saved.keys() >= FIELDS else None
         self.lines: int = self.checkpoint["lines"] if self.checkpoint else 0
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._save = folder, progress, save
@@ -316,10 +316,10 @@ def _unpacked(checkpoint: Checkpoint | None) -> Checkpoint | None:
     """Return a checkpoint with the tables of clients' rows, which a file holds as plain values."""
     if checkpoint is None:
         return None
-    parts = {name: checkpoint[name].items() for name in ("state", "channel") if name in checkpoint}
+    kept = {name: checkpoint[name].items() for name in ("state", "channel") if name in checkpoint}
     return checkpoint | {
-        name: {key: RowTable.unpacked(part) if isinstance(part, dict) else part for key, part in pairs}
-        for name, pairs in parts.items()
+        name: {key: RowTable.unpacked(field) if isinstance(field, dict) else field for key, field in pairs}
+        for name, pairs in kept.items()
     }
 
 

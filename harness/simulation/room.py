@@ -136,13 +136,13 @@ def _kept_tensors(network: Ravel, samples: Tensor) -> list[int]:
     inputs = samples.clone()
     kept: dict[int, torch.UntypedStorage] = {}
 
-    def keep(part: Tensor) -> Tensor:
-        memory = part.untyped_storage()
+    def keep(tensor: Tensor) -> Tensor:
+        memory = tensor.untyped_storage()
         if memory.data_ptr() != inputs.data_ptr():
             kept[memory.data_ptr()] = memory
-        return part
+        return tensor
 
-    with torch.enable_grad(), saved_tensors_hooks(keep, lambda part: part), exact_sizes():
+    with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor), exact_sizes():
         network(vector, inputs)
     return [memory.nbytes() for memory in kept.values()]
 
@@ -191,14 +191,14 @@ def _widths(setup: Setup) -> tuple[int, int]:
     run = Simulation.from_setup(setup, clients=DryClients, evaluated_clients=DryClients, channel=DryChannel)
     models = run.personal() if run.problem.predict is not None else None
     evaluated = models.shape[-1] if isinstance(models, Tensor) and models.ndim > 1 else 0
-    return sum(part.shape[-1] for part in run.state if part.ndim > 1), evaluated
+    return sum(field.shape[-1] for field in run.state if field.ndim > 1), evaluated
 
 
 def _data(setup: Prepared) -> int:
-    held = {part.untyped_storage().data_ptr(): part for run in setup.each for part in run.federation.pool}
-    splits = [part for run in setup.each for part in run.federation.splits.values()]
+    held = {each.untyped_storage().data_ptr(): each for run in setup.each for each in run.federation.pool}
+    splits = [each for run in setup.each for each in run.federation.splits.values()]
     frozen = () if setup.problem.module is None else setup.problem.module.buffers()
-    return sum(part.nbytes for part in (*held.values(), *splits, *frozen))
+    return sum(each.nbytes for each in (*held.values(), *splits, *frozen))
 
 
 def _left(execution: Execution) -> Room | None:

@@ -252,9 +252,9 @@ class SavedModel:
             If a client is needed, not needed, or unknown.
         """
         spec = self.about.spec
-        part, kind = dict(spec.model), spec.problem["kind"]
+        model, kind = dict(spec.model), spec.problem["kind"]
         outputs = 1 if kind in SCORED or not self.about.classes else len(self.about.classes)
-        net = models.build(part.pop("name"), (len(self.about.features),), outputs, part)
+        net = models.build(model.pop("name"), (len(self.about.features),), outputs, model)
         if "latent" in spec.algorithm and isinstance(net, models.Net):
             net = models.encoder(net, spec.algorithm["latent"])
         constants = dict(net.named_buffers())

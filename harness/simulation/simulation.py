@@ -378,9 +378,9 @@ class Simulation:
         """Continue from what `state_dict` returned, for a simulation of the same run."""
         self.round = checkpoint["round"]
         device = next(iter(self.start.values())).device
-        self.state = type(self.state)(**{name: part.to(device) for name, part in checkpoint["state"].items()})
-        self.channel_state = {name: part.to(device) for name, part in checkpoint["channel"].items()}
-        arrays = {name: part.numpy() for name, part in checkpoint["participation"].items()}
+        self.state = type(self.state)(**{name: each.to(device) for name, each in checkpoint["state"].items()})
+        self.channel_state = {name: value.to(device) for name, value in checkpoint["channel"].items()}
+        arrays = {name: counts.numpy() for name, counts in checkpoint["participation"].items()}
         self.ledger.restore(checkpoint["draws"], arrays)
         self.cost.restore(checkpoint["cost"])
         self.errors = dict(checkpoint["errors"])
@@ -433,10 +433,10 @@ class Simulation:
     def _deciding(self, before: Any, clients: Clients) -> list[Tensor]:
         """Return what decides after a round whether a run has diverged."""
         if not self.rows_private:
-            changed = [touched(part, clients) for part in self.state]
-            rows = [distinct(part) for part in before if part.ndim > len(self._lead) + 1]
+            changed = [touched(field, clients) for field in self.state]
+            rows = [distinct(field) for field in before if field.ndim > len(self._lead) + 1]
             return changed if self.round else changed + rows
-        vectors = [part for part in self.state if part.ndim <= len(self._lead) + 1]
+        vectors = [field for field in self.state if field.ndim <= len(self._lead) + 1]
         # In gossip a model is made of what its client has sent and received.
         return [*vectors, self.algorithm.model(self.state)] if self.algorithm.meta.gossip else vectors
 
@@ -484,7 +484,7 @@ class Simulation:
 
     def _state_of(self, number: int) -> Any:
         state = self.state
-        return type(state)(*(of_run(part, number) for part in state)) if self._lead else state
+        return type(state)(*(of_run(field, number) for field in state)) if self._lead else state
 
     def _errors_of(self, number: int) -> dict[str, Tensor]:
         return {name: each[number] if self._lead else each for name, each in self.errors.items()}

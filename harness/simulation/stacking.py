@@ -36,7 +36,7 @@ STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, a
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
 SHARED_ENTRIES = 2**18  # of the batches of a step, of all seeds of a stack whose runs share them
 EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is drawn
-PARTS = frozenset(
+FIELDS = frozenset(
     {"round", "state", "channel", "draws", "participation", "cost", "errors", "pruned", "lines", "seconds"}
 )
 # Checkpoint fields with a leading axis of runs.
@@ -226,8 +226,8 @@ def split(checkpoint: Checkpoint, number: int, setup: Prepared) -> Checkpoint:
     if not setup.members:
         return checkpoint
     # In memory of its own, because saving a view would write the memory of all runs.
-    parts = {name: {key: of_run(part, number) for key, part in checkpoint[name].items()} for name in PER_RUN}
-    return {**checkpoint, **parts}
+    own = {name: {key: of_run(field, number) for key, field in checkpoint[name].items()} for name in PER_RUN}
+    return {**checkpoint, **own}
 
 
 def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
@@ -235,13 +235,13 @@ def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     first = checkpoints[0]
     if len(checkpoints) == 1:
         return first
-    parts = {
+    joined = {
         name: {
             key: stacked([checkpoint[name][key] for checkpoint in checkpoints]) for key in first.get(name, {})
         }
         for name in PER_RUN
     }
-    return {**first, **parts}
+    return {**first, **joined}
 
 
 def stack_point(checkpoint: Checkpoint | None) -> Hashable:
@@ -249,5 +249,5 @@ def stack_point(checkpoint: Checkpoint | None) -> Hashable:
     if checkpoint is None:
         return None
     diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
-    names = (tuple(sorted(part)) for part in (checkpoint["channel"], diagnostics))
+    names = (tuple(sorted(entry)) for entry in (checkpoint["channel"], diagnostics))
     return checkpoint["round"], json.dumps(checkpoint["draws"]), *names

@@ -43,8 +43,8 @@ class DryRun(NamedTuple):
 
     def cost_after(self, rounds: int) -> dict[str, Tensor]:
         """Return the cost of the first rounds, whole numbers."""
-        total = {name: part.double() for name, part in self.begun.items()}
+        total = {name: count.double() for name, count in self.begun.items()}
         for length, each in self.stretches:
-            total = {name: part + min(length, rounds) * each[name] for name, part in total.items()}
+            total = {name: count + min(length, rounds) * each[name] for name, count in total.items()}
             rounds -= min(length, rounds)
-        return {name: part.round().long() for name, part in total.items()}
+        return {name: count.round().long() for name, count in total.items()}

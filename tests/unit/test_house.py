@@ -132,6 +132,20 @@ def test_titles_are_imperative_or_name_a_thing():
     assert found == set()
 
 
+def test_a_part_is_one_of_a_message():
+    """A state has fields, samples have columns, a cohort has chunks. What plugins bring is of other rooms."""
+    messages = ("harness.core.wire", "harness.core.clients.pruning", "harness.simulation.attacks.tap")
+    found = {
+        name
+        for name, file in files().items()
+        if name.startswith(("harness.core", "harness.simulation")) and not name.startswith(messages)
+        for node in ast.walk(tree(file))
+        for word in (getattr(node, key, None) for key in ("id", "arg", "attr", "name"))
+        if word in ("part", "parts")
+    }
+    assert found == {"harness.core.problem"}  # `set_apart`: of a model
+
+
 def test_harness_has_at_most_a_dozen_rooms():
     entries = {path.stem for path in (ROOT / "harness").iterdir() if not path.name.startswith(("_", "py."))}
     assert len(entries) <= 12, sorted(entries)

@@ -69,15 +69,15 @@ class Batches:
         pool, positions = self.pool, self.positions[:1] if self.same else self.positions
         where, shape = positions.clamp(min=0).flatten(1), (*positions.shape[1:], *pool.x.shape[1:])
         # One look-up for everything but the features, which are large.
-        small = [part.index_select(0, where.flatten()).view(positions.shape) for part in (pool.y, pool.group)]
+        small = [each.index_select(0, where.flatten()).view(positions.shape) for each in (pool.y, pool.group)]
         small.append((positions >= 0).to(pool.weight.dtype))
-        rest = list(zip(where.unbind(), *(part.unbind() for part in small), strict=True))
+        rest = list(zip(where.unbind(), *(column.unbind() for column in small), strict=True))
         for step in range(len(self.positions)):
             if step == 0 or not self.same:
                 samples, *others = rest[step]
                 batch = LocalBatch(Batch(pool.x.index_select(0, samples).view(shape), *others), self.runs)
                 if self.runs is not None and not self.shared:
-                    batch = LocalBatch(Batch(*(part.contiguous() for part in batch.of_runs)))
+                    batch = LocalBatch(Batch(*(column.contiguous() for column in batch.of_runs)))
             yield self.redact(step, batch)
 
 

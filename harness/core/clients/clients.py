@@ -90,7 +90,7 @@ class Clients(GradientVerbs, Cohort):
         if privacy is not None and by_gradient:
             self._records = Records(privacy, problem, self.ledger)
 
-    # The parts refer to the cohort and are made where they are used: a cycle would outlive its round.
+    # These refer to the cohort and are made where they are used: a cycle would outlive its round.
 
     @property
     def _data(self) -> LocalData:

@@ -177,7 +177,7 @@ class Cohort:
             Rows of all clients.
         mean : Tensor, optional
             The server's value for the mean of the rows, ``(..., P)``. Give it where each row follows from what its
-            client has sent; only such rows may have a part in terms of a message that are not protected
+            client has sent; only such rows may enter terms of a message that are not protected
             (docs/releases.md).
 
         Raises

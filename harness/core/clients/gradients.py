@@ -15,6 +15,7 @@ from harness.core.clients.cohort import Cohort
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.work import CountedWork
+from harness.core.execution.exact.sharing import once
 from harness.core.execution.vectorize import ClientExecutor, Points
 from harness.core.problem import Objective, Problem, problem_loss
 
@@ -153,16 +154,16 @@ class Gradients:
         gradients = [torch.zeros_like(point.flatten(0, cohort.axes - 1)) for point in moving]
         for model, where in cohort.pruned.groups(cohort.ids):
 
-            def pick(part: Tensor, where: Tensor | slice = where) -> Tensor:
-                return part.flatten(0, cohort.axes - 1)[where]
+            def pick(rows: Tensor, where: Tensor | slice = where) -> Tensor:
+                return rows.flatten(0, cohort.axes - 1)[where]
 
             group = LocalBatch(type(batch.samples)(*map(pick, batch.of_runs)))
             loss = objective(model.problem)
             small = tuple(model.take(pick(point)) for point in points)
             self._count(loss, 1, small, self.work.shown(group, 1), by, times * self.work.among(where))
-            for full, part in zip(gradients, compute(loss, 1, small, group.samples, by), strict=True):
-                full[where] = model.put(part, full[where])
-        return [part.unflatten(0, cohort.ids.shape) for part in gradients]
+            for full, slope in zip(gradients, compute(loss, 1, small, group.samples, by), strict=True):
+                full[where] = model.put(slope, full[where])
+        return [gradient.unflatten(0, cohort.ids.shape) for gradient in gradients]
 
     def _count(
         self,
@@ -180,5 +181,5 @@ class Gradients:
 
 def slots(argument: Any) -> int:
     """Return the number of slots of a batch, an argument of one-client functions."""
-    weight: Tensor = getattr(argument, "parts", argument).weight
+    weight: Tensor = once(argument).weight
     return weight.shape[-1]

@@ -99,8 +99,8 @@ class LocalBatch:
         samples: Batch | PartyBatch = without_sharing(self.argument)
         return samples
 
-    def _of_runs(self, part: Tensor) -> Tensor:
-        return part if self.runs is None else for_runs(part, self.runs)
+    def _of_runs(self, column: Tensor) -> Tensor:
+        return column if self.runs is None else for_runs(column, self.runs)
 
     @property
     def x(self) -> Tensor:

@@ -202,7 +202,7 @@ def _draw_alike(cohort: Cohort) -> bool:
     each = cohort.federation.repeats
     seeds = all(seed == cohort.seeds[number - number % each] for number, seed in enumerate(cohort.seeds))
     rows = (rows.unflatten(0, (-1, each)) for rows in (cohort.ids, cohort.participation_mask))
-    return seeds and all(bool((part == part[:, :1]).all()) for part in rows)
+    return seeds and all(bool((of_seed == of_seed[:, :1]).all()) for of_seed in rows)
 
 
 def _sized(size: int | None, step: int, batch: LocalBatch) -> LocalBatch:

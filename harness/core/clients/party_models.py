@@ -47,15 +47,15 @@ class PartyModels:
         times = self.work.times(batch) if count else None
         batch = batch if batch.private is None else batch.revealed()
 
-        def flat(part: Tensor) -> Tensor:
-            return part.flatten(0, cohort.axes - 1)
+        def flat(column: Tensor) -> Tensor:
+            return column.flatten(0, cohort.axes - 1)
 
         models: list[tuple[SubModel | None, Tensor | slice]] = [(None, slice(None))]
         if cohort.pruned is not None:
             models = [*cohort.pruned.groups(cohort.ids)]
         embeddings: Tensor | None = None
         for model, where in models:
-            group = type(batch.samples)(*(flat(part)[where] for part in batch.of_runs))
+            group = type(batch.samples)(*(flat(column)[where] for column in batch.of_runs))
             rows, problem = flat(y)[where], self.problem
             if model is not None:
                 rows, problem = model.take(rows), model.problem

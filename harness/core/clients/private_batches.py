@@ -218,4 +218,4 @@ class Records:
             )
             joint = joint + (noise if mask is None else noise * mask)
         joint = joint / drawn.divisor * batch.active
-        return list(joint.split([part.shape[-1] for part in sums], -1))
+        return list(joint.split([gradient.shape[-1] for gradient in sums], -1))

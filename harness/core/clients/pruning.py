@@ -149,16 +149,16 @@ class PrunedModels:
             -1,
         )
 
-    def masked(self, part: Tensor) -> Tensor:
-        """Set the pruned coordinates of a state's part to zero; other parts are returned unchanged.
+    def masked(self, field: Tensor) -> Tensor:
+        """Set the pruned coordinates of a state's field to zero; other fields are returned unchanged.
 
         Rows, ``(total, P)``, belong to the clients.
         """
-        if not self.inside(part) or (self.own and part.ndim == 1):
-            return part
-        if part.ndim == 1:
-            return part * self.mask
-        return part * self.mask_of([part], torch.arange(part.shape[-2]))
+        if not self.inside(field) or (self.own and field.ndim == 1):
+            return field
+        if field.ndim == 1:
+            return field * self.mask
+        return field * self.mask_of([field], torch.arange(field.shape[-2]))
 
     def shares(self, ids: Tensor) -> Tensor:
         """Return the share of the parameters that the models of clients ``ids (...)`` have, float64."""
@@ -184,9 +184,9 @@ def masked_state(pruned: PrunedModels, state: Any) -> Any:
     A field that is about no variable says so: ``c: Annotated[Tensor, Statistic]``.
     """
     kind: Any = type(state)
-    fields = _fields_without_variable(kind)
-    parts = zip(state._fields, state, strict=True)
-    return kind(*(part if name in fields else pruned.masked(part) for name, part in parts))
+    apart = _fields_without_variable(kind)
+    fields = zip(state._fields, state, strict=True)
+    return kind(*(field if name in apart else pruned.masked(field) for name, field in fields))
 
 
 @lru_cache(maxsize=64)

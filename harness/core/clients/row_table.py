@@ -153,16 +153,16 @@ def one_row(full: Tensor) -> bool:
     return full.stride(-2) == 0
 
 
-def of_run(part: Tensor, number: int) -> Tensor:
-    """Return the part of a state or channel of one of several runs, in memory of its own."""
-    return part.of_run(number) if isinstance(part, RowTable) else part[number].clone()
+def of_run(field: Tensor, number: int) -> Tensor:
+    """Return the field of a state or channel of one of several runs, in memory of its own."""
+    return field.of_run(number) if isinstance(field, RowTable) else field[number].clone()
 
 
-def stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Return the part of a state or channel of several runs."""
-    if any(isinstance(part, RowTable) for part in parts):
-        return RowTable.stack([RowTable.of(part) for part in parts])
-    return torch.stack(list(parts))
+def stacked(fields: Sequence[Tensor]) -> Tensor:
+    """Return the field of a state or channel of several runs."""
+    if any(isinstance(field, RowTable) for field in fields):
+        return RowTable.stack([RowTable.of(field) for field in fields])
+    return torch.stack(list(fields))
 
 
 class _Store:

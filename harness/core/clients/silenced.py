@@ -88,7 +88,7 @@ class Silenced(Clients):
         positions = torch.where(step < taken.unsqueeze(-1), 0, -1)
         pool = self.federation.pool
         return Batches(
-            Batch(*(torch.zeros_like(part[:1]) for part in pool)),
+            Batch(*(torch.zeros_like(column[:1]) for column in pool)),
             positions.to(pool.x.device),
             taken.unsqueeze(-1).to(pool.x),
             same=bool((taken == most).all()),
@@ -114,4 +114,4 @@ class Silenced(Clients):
         """Return zeros in the shape of the function's results."""
         plain = [one.argument if isinstance(one, LocalBatch) else one for one in arguments]
         one = self._executor.measured(fn, self.axes, *plain).result
-        return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)
+        return tree_map(lambda result: result.new_zeros(()).expand(*self.ids.shape, *result.shape), one)

@@ -60,7 +60,7 @@ class CountedWork:
             return argument
         samples: Any = argument.samples
         if self.sizes_private:
-            samples = type(samples)(*(part.narrow(axes, 0, 1) for part in samples))
+            samples = type(samples)(*(column.narrow(axes, 0, 1) for column in samples))
         return samples if argument.runs is None else Shared(samples, argument.runs)
 
     def among(self, where: Tensor | slice) -> Tensor:

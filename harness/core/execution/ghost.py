@@ -118,9 +118,9 @@ def clipped_sums(
     """
     measure = sample_norms(loss, kind, count, places, plan)
 
-    def sums(*parts: Tensor) -> tuple[Tensor, ...]:
-        norms, losses, leaves = measure(*parts)
-        factors = clip_factors(norms, norm) * (kind(*parts[count:]).weight > 0.5)
+    def sums(*tensors: Tensor) -> tuple[Tensor, ...]:
+        norms, losses, leaves = measure(*tensors)
+        factors = clip_factors(norms, norm) * (kind(*tensors[count:]).weight > 0.5)
         weighted = torch.where(factors > 0, losses, 0.0) * factors
         return torch.autograd.grad(weighted.sum(), leaves, materialize_grads=True)
 
@@ -150,13 +150,13 @@ def sample_norms(
 
     def of_sample(at: tuple[Tensor, ...], sample: tuple[Tensor, ...], probe: tuple[Tensor, ...]) -> Any:
         with watching(tape := Tape(probe)):
-            value = loss(*at, kind(*(part.unsqueeze(0) for part in sample)))
+            value = loss(*at, kind(*(column.unsqueeze(0) for column in sample)))
         return value, tuple(tape.inputs)
 
     of_client = torch.func.vmap(torch.func.vmap(of_sample, (by_sample, 0, 0)))
 
-    def measure(*parts: Tensor) -> Norms:
-        points, batch = list(parts[:count]), kind(*parts[count:])
+    def measure(*tensors: Tensor) -> Norms:
+        points, batch = list(tensors[:count]), kind(*tensors[count:])
         weight: Tensor = batch.weight
         leaves = [points[place].detach().requires_grad_() for place in places]
         for place, leaf in zip(places, leaves, strict=True):

@@ -54,7 +54,7 @@ def layout(
     """
     generator = torch.Generator().manual_seed(0)
     batch = _drawn(sample, len(SPREADS), generator)
-    first = type(sample)(*(part[0, :1] for part in batch))
+    first = type(sample)(*(column[0, :1] for column in batch))
     with watching(seen := _Examined()), torch.no_grad():
         loss(*points, first)
     if len(set(seen.layers)) != len(seen.layers):
@@ -119,7 +119,7 @@ class _Examined(Tape):
             raise _refused(f"has no formula for a layer {type(layer).__name__} whose parameters are replaced")
         self.layers.append(layer)
         self.outputs.append((output.shape, output.dtype))
-        self.held.append(sum(part.numel() for part in own if part is not None))
+        self.held.append(sum(parameter.numel() for parameter in own if parameter is not None))
         self.biased.append(own[1] is not None)
         self.owner.append(len(self.sizes) - 1)
         return super().note(layer, given, named, output)
@@ -132,12 +132,12 @@ class _Cut(Tape):
         self, layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
     ) -> Tensor:
         """Return the output without its derivatives by the layer's parameters."""
-        own = {name: part for name, part in zip(PARAMETERS, _own(layer), strict=True) if part is not None}
-        for name, part in own.items():
-            setattr(layer, name, part.detach())
+        own = {name: each for name, each in zip(PARAMETERS, _own(layer), strict=True) if each is not None}
+        for name, each in own.items():
+            setattr(layer, name, each.detach())
         found: Tensor = layer.forward(*given, **named)
-        for name, part in own.items():
-            setattr(layer, name, part)
+        for name, each in own.items():
+            setattr(layer, name, each)
         return found
 
 
@@ -217,12 +217,12 @@ def _compare(
     loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any, places: Sequence[int], plan: Layout
 ) -> None:
     """Raise Incompatible unless norms and clipped sums are those of the gradients of single samples."""
-    settings, parts = (loss, type(batch), len(points), tuple(places), plan), (*points, *batch)
+    settings, tensors = (loss, type(batch), len(points), tuple(places), plan), (*points, *batch)
     try:
-        norms = sample_norms(*settings)(*parts).norms.detach()
+        norms = sample_norms(*settings)(*tensors).norms.detach()
         usable = norms[norms.isfinite() & (norms > 0)]
         norm = float(usable.median()) if len(usable) else 1.0
-        sums = torch.cat(clipped_sums(*settings, norm)(*parts), -1)
+        sums = torch.cat(clipped_sums(*settings, norm)(*tensors), -1)
     except Exception as error:  # a user's module may raise anything
         what = str(error).split(". ")[0].splitlines()[:1]
         raise _refused(
@@ -248,7 +248,7 @@ def _compare(
 
 
 def _of(batch: Any, client: int) -> Any:
-    return type(batch)(*(part[client] for part in batch))
+    return type(batch)(*(column[client] for column in batch))
 
 
 def _gradients(
@@ -257,7 +257,7 @@ def _gradients(
     """Return the gradients of a client's samples one by one, by all of these points together."""
     leaves = [point.detach().requires_grad_(place in places) for place, point in enumerate(points)]
     for number in range(SAMPLES):
-        value = loss(*leaves, type(batch)(*(part[number : number + 1] for part in batch)))
+        value = loss(*leaves, type(batch)(*(column[number : number + 1] for column in batch)))
         gradients = torch.autograd.grad(value, [leaves[place] for place in places], materialize_grads=True)
         yield torch.cat(gradients)
 

@@ -84,8 +84,8 @@ def _of_groups(membership: Path, root: Path) -> Iterator[Room]:
 
 def _values(path: Path) -> dict[str, int]:
     """Return the numbers of a file with a name and a number a line."""
-    parts = [line.replace(":", " ").split() for line in _lines(path)]
-    return {part[0]: int(part[1]) for part in parts if len(part) > 1 and part[1].isdigit()}
+    words = [line.replace(":", " ").split() for line in _lines(path)]
+    return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}
 
 
 def _lines(path: Path) -> list[str]:

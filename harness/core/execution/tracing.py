@@ -48,30 +48,30 @@ class Recorded:
         self._calls: Counter[object] = Counter()
         self._recordings: dict[object, Function] = {}
 
-    def __call__(self, *parts: Tensor, ahead: float = 0.0) -> tuple[Tensor, ...]:
+    def __call__(self, *tensors: Tensor, ahead: float = 0.0) -> tuple[Tensor, ...]:
         """Return the function's result; ``ahead`` calls are expected for each past one, 0 if unknown."""
-        kind = tuple([(part.shape, part.stride(), part.dtype, part.device) for part in parts])
+        kind = tuple([(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors])
         recording = self._recordings.get(kind)
         if recording is None:
             self._calls[kind] += 1
             calls = self._calls[kind]
             if calls <= CALLS and calls * ahead <= CALLS:
-                return self._fn(*parts)
+                return self._fn(*tensors)
             if len(self._recordings) >= KINDS:
                 self._recordings.clear()
                 self._calls.clear()
             try:
-                recording = simplified(record(self._fn, parts)).forward
+                recording = simplified(record(self._fn, tensors)).forward
             except Unrecordable:
                 recording = self._fn
             self._recordings[kind] = recording
         if recording is self._fn:
-            return recording(*parts)
+            return recording(*tensors)
         with torch.no_grad():
-            return tuple(recording(*parts))
+            return tuple(recording(*tensors))
 
 
-def record(fn: Function, parts: Sequence[Tensor]) -> GraphModule:
+def record(fn: Function, tensors: Sequence[Tensor]) -> GraphModule:
     """Call a function of tensors and return its operations.
 
     Below vmap and autograd every operation is one on plain tensors. torch's `make_fx` also records, but imports the
@@ -85,10 +85,10 @@ def record(fn: Function, parts: Sequence[Tensor]) -> GraphModule:
     """
     graph, constants = Graph(), nn.Module()
     # Distinct tensors, so that the recording does not identify arguments that happen to be the same tensor.
-    inputs = [part.detach() for part in parts]
+    inputs = [tensor.detach() for tensor in tensors]
     operations = _OperationWriter(graph, constants)
-    for number, part in enumerate(inputs):
-        operations.know(part, graph.placeholder(f"part_{number}"))
+    for number, tensor in enumerate(inputs):
+        operations.know(tensor, graph.placeholder(f"tensor_{number}"))
     with operations:
         results = fn(*inputs)
     graph.output(tuple(operations.node(result) for result in results))
@@ -114,14 +114,14 @@ class _OperationWriter(TorchDispatchMode):
             return result  # a check, which arguments of this kind have passed
         if not (result is None or isinstance(result, Tensor | list | tuple)):
             raise Unrecordable(f"{func} returns no tensor, so that operations depend on values")
-        if any(isinstance(part, torch.Generator) for part in tree_leaves((args, kwargs))):
+        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
             raise Unrecordable(f"{func} draws from a generator")
         call = self._graph.call_function(func, *arguments)
         if isinstance(result, Tensor):
             self.know(result, call)
-        for number, part in enumerate(result if isinstance(result, list | tuple) else ()):
-            if isinstance(part, Tensor):  # gradients that are not asked for are None
-                self.know(part, self._graph.call_function(operator.getitem, (call, number)))
+        for number, tensor in enumerate(result if isinstance(result, list | tuple) else ()):
+            if isinstance(tensor, Tensor):  # gradients that are not asked for are None
+                self.know(tensor, self._graph.call_function(operator.getitem, (call, number)))
         return result
 
     def know(self, value: Tensor, node: Node) -> None:

@@ -130,8 +130,8 @@ class ClientExecutor:
         def make() -> tuple[Recorded, list[TreeSpec]]:
             shape: list[TreeSpec] = []  # structure of the result, set by the first call
 
-            def one(*parts: Tensor) -> tuple[Tensor, ...]:
-                result = fn(*tree_unflatten(parts, structure))
+            def one(*leaves: Tensor) -> tuple[Tensor, ...]:
+                result = fn(*tree_unflatten(leaves, structure))
                 flat, spec = tree_flatten(result)
                 shape[:] = [spec]
                 return tuple(flat)
@@ -150,14 +150,14 @@ class ClientExecutor:
         pass over a vectorized forward pass. The batch may be `Shared`.
         """
         batch = batch if self.mode == "vmap" else without_sharing(batch)
-        count, parts, shared = len(points), once(batch), isinstance(batch, Shared)
-        leaves, kind = [*(point.detach() for point in points), *parts], type(parts)
-        flags = (False,) * count + (True,) * len(parts) if shared else ()
+        count, samples, shared = len(points), once(batch), isinstance(batch, Shared)
+        leaves, kind = [*(point.detach() for point in points), *samples], type(samples)
+        flags = (False,) * count + (True,) * len(samples) if shared else ()
         rows = arranged(leaves, flags, axes)
         if self.mode == "vmap":
             key = (loss, kind, count, by or tuple(range(count)), rows.shared)
             recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key)))
-            return [rows.restored(part) for part in recorded(*rows.leaves, ahead=self._ahead)]
+            return [rows.restored(slope) for slope in recorded(*rows.leaves, ahead=self._ahead)]
 
         def one(i: int) -> tuple[Tensor, ...]:
             row = [leaf[i] for leaf in rows.leaves]
@@ -199,7 +199,7 @@ class ClientExecutor:
             clipped = self._ghost_sums(
                 (loss, type(batch), len(points), places, plan, norm), axes, points, batch
             )
-            if all(bool(part.isfinite().all()) for part in clipped):  # else leave out samples that are not
+            if all(bool(total.isfinite().all()) for total in clipped):  # else leave out samples that are not
                 return clipped
         one = _clipped_sum(loss, places, norm, group, self.singly)
         sums: tuple[Tensor, ...] = self.map(one, axes, tuple(points), batch)
@@ -231,7 +231,7 @@ class ClientExecutor:
 
         def found() -> tuple[Layout | None]:
             first = [_valued(point[(0,) * axes].detach()) for point in points]
-            sample = type(batch)(*(part[(0,) * axes][:1] for part in batch))
+            sample = type(batch)(*(column[(0,) * axes][:1] for column in batch))
             return (layout(loss, first, sample, places),)
 
         key = loss, places, _shapes(points, axes), _shapes(tuple(batch), axes + 1), batch.weight.dtype
@@ -314,17 +314,17 @@ def _clipped_sum(
             return loss(*_with(points, places, moving), samples)
 
         moving = tuple(points[place] for place in places)
-        groups = type(batch)(*(part.unflatten(0, (-1, group)) for part in batch))
+        groups = type(batch)(*(column.unflatten(0, (-1, group)) for column in batch))
         real = groups.weight > 0.5
         if group > 1:  # an empty slot holds the group's first sample, or a stranger's would be in the mean
             filled = (
-                torch.where(real.view(*real.shape, *[1] * (part.ndim - 2)), part, part[:, :1])
-                for part in (groups.x, groups.y, groups.group)
+                torch.where(real.view(*real.shape, *[1] * (column.ndim - 2)), column, column[:, :1])
+                for column in (groups.x, groups.y, groups.group)
             )
             groups = type(batch)(*filled, *groups[3:])
         slope = torch.func.grad(single)
         if singly:
-            each = [slope(moving, type(batch)(*(part[i] for part in groups))) for i in range(len(real))]
+            each = [slope(moving, type(batch)(*(column[i] for column in groups))) for i in range(len(real))]
             every = tuple(torch.stack(column) for column in zip(*each, strict=True))
         else:
             every = torch.func.vmap(slope, in_dims=(None, 0))(moving, groups)
@@ -338,12 +338,12 @@ def _gradients(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the gradients of many rows as a function of the points and the batch's fields."""
 
-    def one(*parts: Tensor) -> Tensor:
-        return loss(*parts[:points], kind(*parts[points:]))
+    def one(*tensors: Tensor) -> Tensor:
+        return loss(*tensors[:points], kind(*tensors[points:]))
 
-    def gradients(*parts: Tensor) -> tuple[Tensor, ...]:
-        leaves = [parts[place].detach().requires_grad_() for place in by]
-        losses = over_rows(one, shared)(*_with(parts[:points], by, leaves), *parts[points:])
+    def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves = [tensors[place].detach().requires_grad_() for place in by]
+        losses = over_rows(one, shared)(*_with(tensors[:points], by, leaves), *tensors[points:])
         return torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
 
     return gradients
@@ -367,7 +367,7 @@ def _with(points: Sequence[Tensor], places: Points, others: Sequence[Tensor]) ->
 def _shapes(arguments: Any, axes: int) -> object:
     """Return the shapes of tensors, and of tensors in tuples, without their leading axes."""
     return tuple(
-        [part.shape[axes:] if isinstance(part, Tensor) else _shapes(part, axes) for part in arguments]
+        [each.shape[axes:] if isinstance(each, Tensor) else _shapes(each, axes) for each in arguments]
     )
 
 

@@ -51,7 +51,7 @@ def choose(agents: Agents, draw: Tensor) -> Tensor:
     region = edges.long().cumsum(-1) - 1
     zeros = torch.zeros_like(pulls)
     size, count, gain = (
-        zeros.scatter_add(-1, region, part) for part in (torch.ones_like(pulls), pulls, gains)
+        zeros.scatter_add(-1, region, numbers) for numbers in (torch.ones_like(pulls), pulls, gains)
     )
     width = (2 * pulls.sum(-1, keepdim=True).clamp(min=1).log() / count).sqrt()
     bound = torch.where(count > 0, gain / count + width, torch.inf).masked_fill(size == 0, -torch.inf)

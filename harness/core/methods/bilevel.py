@@ -1,4 +1,4 @@
-"""Shared parts of bilevel methods: batches of a step, the hypergradient, and the second stage."""
+"""Mathematics that bilevel methods share: batches of a step, the hypergradient, and the second stage."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Descent(Algorithm):
         up = tuple(size < 0 for size in lr)
         directions, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction, ascend=up)
         return tuple(
-            steps.moved(part, size * way) for part, size, way in zip(x, lr, directions, strict=True)
+            steps.moved(vector, size * way) for vector, size, way in zip(x, lr, directions, strict=True)
         ), m
 
     def descend(

@@ -104,7 +104,7 @@ def _losses(problem: Problem) -> OneClient:
 
     def losses(x: Tensor, batch: Batch) -> Tensor:
         def one(*sample: Tensor) -> Tensor:
-            value: Tensor = problem.loss(x, Batch(*(part.unsqueeze(0) for part in sample)))
+            value: Tensor = problem.loss(x, Batch(*(column.unsqueeze(0) for column in sample)))
             return value
 
         batch = batch._replace(weight=torch.ones_like(batch.weight))

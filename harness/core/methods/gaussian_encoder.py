@@ -60,7 +60,7 @@ def variational_loss(problem: Problem, *, draws: int, beta: float, forward: bool
         latent = (mean + std * noise).flatten(0, 1)
         many = Batch(latent, batch.y.repeat(draws), batch.group.repeat(draws), batch.weight.repeat(draws))
         member = by_class(problem, batch)
-        of_mean, of_std = (member @ part.view(problem.classes, -1) for part in (m, s))
+        of_mean, of_std = (member @ vector.view(problem.classes, -1) for vector in (m, s))
         encoder, prior = (mean, std), (of_mean, of_std)
         apart = divergence(*encoder, *prior) if forward else divergence(*prior, *encoder)
         return head(v, many) + beta * weighted_mean(apart, batch.weight)

@@ -46,7 +46,7 @@ class ServerUpdate(Algorithm):
         memory: dict[str, Tensor] = {}
         for name in names:
             begin = steps.server_start(getattr(state, name), optimizer, self.server_tau)
-            memory |= {f"{name}_{part}": first for part, first in zip(kept, begin, strict=True)}
+            memory |= {f"{name}_{moment}": first for moment, first in zip(kept, begin, strict=True)}
         if not memory:
             return state
         old: Any = state
@@ -65,11 +65,11 @@ class ServerUpdate(Algorithm):
         """
         changed: dict[str, Tensor] = {}
         for name, dx in increments.items():
-            kept = [f"{name}_{part}" for part in steps.SERVER_MEMORY[self.server_optimizer]]
+            kept = [f"{name}_{moment}" for moment in steps.SERVER_MEMORY[self.server_optimizer]]
             changed[name], memory = steps.server_step(
                 getattr(state, name),
                 dx,
-                [getattr(state, part) for part in kept],
+                [getattr(state, field) for field in kept],
                 optimizer=self.server_optimizer,
                 lr=self.server_rate(name),
                 beta1=self.server_momentum,

@@ -189,7 +189,7 @@ def _descend(
 def _inputs(setup: Setup, message: Tensor, features: torch.Size) -> Tensor | None:
     """Return what the message shows of inputs of a first linear layer: rows of its weights over its biases."""
     width = math.prod(features)
-    shapes = [tuple(part.shape) for part in setup.problem.module.parameters()] if setup.problem.module else []
+    shapes = [tuple(each.shape) for each in setup.problem.module.parameters()] if setup.problem.module else []
     if len(shapes) < 2 or len(shapes[0]) != 2 or shapes[0][1] != width or shapes[1] != shapes[0][:1]:
         return None
     rows = shapes[0][0]
@@ -217,7 +217,7 @@ def _agreement(guessed: Tensor, truth: Tensor) -> int:
 
 def _errors(samples: Tensor, truth: Tensor, inside: Tensor) -> tuple[float, float]:
     """Return mean squared errors of the samples found, matched to true ones, and of the mean of all for these."""
-    guessed, true = (part.flatten(1).double() for part in (samples, truth))
+    guessed, true = (each.flatten(1).double() for each in (samples, truth))
     cost: NDArray[np.float64] = torch.cdist(guessed, true).square().numpy()
     rows, columns = linear_sum_assignment(cost)
     mean = inside.flatten(1).double().mean(0)

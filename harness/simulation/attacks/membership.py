@@ -168,7 +168,7 @@ def _exchanged(federation: Federation, pairs: Pairs) -> Tensor:
         client, place, other = pairs
         train[client, place] = test[client, other]
         return train
-    for client, place, other in zip(*(part.tolist() for part in pairs), strict=True):
+    for client, place, other in zip(*(column.tolist() for column in pairs), strict=True):
         leaves, comes = (
             torch.nonzero((row >= 0) & (federation.users[row.clamp(min=0)] == federation.users[row[at]]))[
                 :, 0
@@ -185,7 +185,7 @@ def shadow(setup: Setup, pairs: Pairs, number: int) -> tuple[Setup, Tensor]:
     seed, federation = setup.spec.seed, setup.federation
     coin = torch.rand(len(pairs.client), generator=rng.stream(seed, "attack", "shadow", number // 2)) < 0.5
     coin = coin if number % 2 == 0 else ~coin
-    train = _exchanged(federation, Pairs(*(part[~coin] for part in pairs)))
+    train = _exchanged(federation, Pairs(*(column[~coin] for column in pairs)))
     spec = setup.spec.model_copy(update={"seed": rng.key(seed, "attack", "seed", number) % 2**31})
     splits = {**federation.splits, "train": train}
     return (
@@ -290,7 +290,7 @@ def transcript(setup: Setup, watched: Federation) -> Array | None:
             inside = owner == client
             if here and bool(inside.any()):
                 score[inside] += _raised(
-                    problem.predict, model, row, Batch(*(part[inside] for part in batch))
+                    problem.predict, model, row, Batch(*(column[inside] for column in batch))
                 )
                 seen = True
     return score.numpy() if seen else None

@@ -114,7 +114,7 @@ class TapChannel(Channel):
         """Send each client a row, of which the first one is the attacker."""
         arrived = super().scatter(*rows, per_sample=per_sample)
         if per_sample is not None:
-            first = Batch(*(part[0] for part in per_sample.samples))
+            first = Batch(*(column[0] for column in per_sample.samples))
             self._tape.gradients.append((_parts(arrived)[0][0].detach().cpu(), first))
         return arrived
 

@@ -78,9 +78,9 @@ class _RowProduct(torch.autograd.Function):
         of_a, of_b = in_dims
         if of_b is None:
             rows = a.movedim(of_a, -3)
-            parts = rows.split(_runs_at_once(b, *rows.shape[-3:-1], gradient=torch.is_grad_enabled()), -3)
+            pieces = rows.split(_runs_at_once(b, *rows.shape[-3:-1], gradient=torch.is_grad_enabled()), -3)
             products = [
-                row_product(part.flatten(-3, -2), b).unflatten(-2, part.shape[-3:-1]) for part in parts
+                row_product(piece.flatten(-3, -2), b).unflatten(-2, piece.shape[-3:-1]) for piece in pieces
             ]
             product = products[0] if len(products) == 1 else torch.cat(products, -3)
             return product, product.ndim - 3
@@ -203,8 +203,8 @@ def _alike(kind: _Kind, runs: int, each: int) -> bool:
         rows, matrix = kind.drawn(runs * each)
         wide = _padded(rows, matrix, *paddings)
         return all(
-            torch.equal(_padded(single, matrix, *paddings), part)
-            for single, part in zip(rows.split(each, -2), wide.split(each, -2), strict=True)
+            torch.equal(_padded(single, matrix, *paddings), piece)
+            for single, piece in zip(rows.split(each, -2), wide.split(each, -2), strict=True)
         )
 
 

@@ -20,25 +20,25 @@ class Shared:
 
     Attributes
     ----------
-    parts : Tensor or tuple of tensors
+    tensors : Tensor or tuple of tensors
         ``(S, C, ...)`` for S seeds.
     runs : int
         Number of stacked runs, as many consecutive ones for each seed.
     """
 
-    parts: Any
+    tensors: Any
     runs: int
 
     def repeated(self) -> Any:
         """Return the tensors once for each run, ``(R, C, ...)``; of one seed as views."""
-        return tree_map(lambda part: for_runs(part, self.runs), self.parts)
+        return tree_map(lambda tensor: for_runs(tensor, self.runs), self.tensors)
 
 
-def for_runs(part: Tensor, runs: int) -> Tensor:
+def for_runs(tensor: Tensor, runs: int) -> Tensor:
     """Repeat what each seed has once, ``(S, ...)``, for its runs, ``(R, ...)``."""
-    if len(part) == 1:
-        return part.expand(runs, *part.shape[1:])
-    return part.repeat_interleave(runs // len(part), 0)
+    if len(tensor) == 1:
+        return tensor.expand(runs, *tensor.shape[1:])
+    return tensor.repeat_interleave(runs // len(tensor), 0)
 
 
 def without_sharing(argument: Any) -> Any:
@@ -48,7 +48,7 @@ def without_sharing(argument: Any) -> Any:
 
 def once(argument: Any) -> Any:
     """Return an argument's tensors; those that runs share once for each seed."""
-    return argument.parts if isinstance(argument, Shared) else argument
+    return argument.tensors if isinstance(argument, Shared) else argument
 
 
 def leaves_of(arguments: Sequence[Any]) -> tuple[list[Tensor], TreeSpec, Flags]:

@@ -15,7 +15,7 @@ def combined(weights: Tensor, rows: Tensor) -> Tensor:
     lead = rows.shape[:-2]
     weights = weights.expand(*lead, *weights.shape[-2:])  # runs may share one matrix
     shape = (*lead, weights.shape[-2], rows.shape[-1])
-    each = (part.reshape(lead.numel(), *part.shape[-2:]).split(1) for part in (weights, rows))
+    each = (tensor.reshape(lead.numel(), *tensor.shape[-2:]).split(1) for tensor in (weights, rows))
     return torch.cat([torch.bmm(weight, row) for weight, row in zip(*each, strict=True)]).view(shape)
 
 
