@@ -155,12 +155,12 @@ class Clients(GradientVerbs, Cohort):
         self.mismatched_batches |= batches.mismatched
         return batches
 
-    def data(self, stream: str = "data") -> LocalBatch:
+    def data(self) -> LocalBatch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
         data = self._data
         if (held := data.held()) is not None:
             return held
-        batches = self.batches(None, steps=1, batch_size=data.largest, stream=stream)
+        batches = self.batches(None, steps=1, batch_size=data.largest, stream="data")
         return data.sized(self._batch_size, next(iter(batches)))
 
     def most_steps(self, work: LocalWork) -> Public:

@@ -95,7 +95,7 @@ class Silenced(Clients):
             redact=unchanged,
         )
 
-    def data(self, stream: str = "data") -> LocalBatch:
+    def data(self) -> LocalBatch:
         """Return one blank sample."""
         return next(iter(self.batches(None, steps=1)))
 

@@ -14,13 +14,12 @@ from torch import Tensor
 from harness.core.methods.derivatives import project_simplex
 
 MOST_STEPS = 20_000
+TOLERANCE = 0.01  # largest error, as a share of the result; of 0.01 if the result is smaller
 SHRINK, GROW = 0.6, 1.1  # of the step size, after a step that is refused and one that is taken
 SAFE = 0.9  # a step is taken if it is at most this over the Lipschitz constant between its two points
 
 
-def envelope_gradient(
-    losses: Callable[[Tensor], Tensor], x: Tensor, weight: float, tolerance: float = 0.01
-) -> float:
+def envelope_gradient(losses: Callable[[Tensor], Tensor], x: Tensor, weight: float) -> float:
     """Return the norm of the gradient of the Moreau envelope at a point.
 
     The proximal point is the z of the saddle of ``<y, L(z)> + w/2 |z - x|^2``, approached by extragradient steps
@@ -38,13 +37,11 @@ def envelope_gradient(
         The point, ``(P,)``.
     weight : float
         w, the weight of the squared distance.
-    tolerance : float
-        Largest error, as a share of the result; of 0.01 if the result is smaller.
 
     Returns
     -------
     float
-        ``w |x - prox(x)|``; NaN if the tolerance is not reached, as where losses are not finite.
+        ``w |x - prox(x)|``; NaN if `TOLERANCE` is not reached, as where losses are not finite.
     """
 
     def field(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,7 +59,7 @@ def envelope_gradient(
         gap = up.max() - up @ y + down.square().sum() / (2 * weight)
         norm = weight * float((z.detach() - x).norm())
         error = float((2 * weight * gap.clamp(min=0)).sqrt())
-        if error <= tolerance * max(norm, 0.01):
+        if error <= TOLERANCE * max(norm, 0.01):
             return norm
         if error != error:
             break

@@ -60,7 +60,7 @@ class GossipVerbs(Outbox):
             If the run has no topology, or there are no rows or hops.
         """
         parts = parts_of(rows)
-        return self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
+        return self._exchange("mix", parts, rebroadcast, onto, hops=hops)
 
     @repeatable
     def mix_changes(
@@ -93,14 +93,15 @@ class GossipVerbs(Outbox):
                 f"mix_changes needs a memory for each of {len(rows) + len(rebroadcast)} rows; got {len(memory)}"
             )
         parts = parts_of(rows)
-        return self._exchange("mix_changes", parts, rebroadcast=rebroadcast, onto=onto, memory=memory)
+        return self._exchange("mix_changes", parts, rebroadcast, onto, memory=memory)
 
     def _exchange(
         self,
         method: str,
         rows: Sequence[Part],
-        rebroadcast: Sequence[Tensor] = (),
-        onto: Sequence[Tensor] = (),
+        rebroadcast: Sequence[Tensor],
+        onto: Sequence[Tensor],
+        *,
         memory: Sequence[Tensor] = (),
         hops: int = 1,
     ) -> gossip.Exchange:
