@@ -175,7 +175,7 @@ class Simulation:
         self.pruned: PrunedModels | None = None
         self.round = 0
         wanted = self.executor.mode == "loop" and divisible(self) if in_chunks is None else in_chunks
-        self._in_parts = wanted and not _banded(self.privacy)
+        self._in_chunks = wanted and not _banded(self.privacy)
         self._new_clients, self._evaluated_clients = partial(clients, training, problem), evaluated_clients
         self._new_channel = partial(
             channel, mixing=mixing, privacy=self.privacy, compression=self.compression
@@ -268,7 +268,7 @@ class Simulation:
         advance = partial(algorithm.round, before)
         releases_values = isinstance(algorithm, Release) and algorithm.release == "value"
         channel = self.channel(clients, diagnose, advance if releases_values else None)
-        if self._in_parts:
+        if self._in_chunks:
             self.state = round_in_chunks(advance, clients, channel.for_client, self.executor)
         else:
             self.state = advance(clients, channel)

@@ -51,7 +51,7 @@ def convolutional():
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova"])
 @pytest.mark.parametrize(("cohort", "work"), [(None, {"local_epochs": 2}), (3, {"local_steps": 5})])
-def test_vectorized_looped_threaded_and_in_parts_agree(name, cohort, work):
+def test_vectorized_looped_threaded_and_in_chunks_agree(name, cohort, work):
     """On images; on rows every algorithm is compared by the conformance check `_modes`."""
     problem, federation = convolutional()
     options = {"lr": 0.3, "batch_size": 4, "cohort": cohort, **work}

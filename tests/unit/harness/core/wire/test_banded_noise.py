@@ -35,7 +35,9 @@ def released(setup):
     for _ in range(setup.spec.rounds):
         run.step()
         models.append(run.state.x)
-    deviation = setup.privacy.noise_multiplier * setup.privacy.sensitivity / (run.cohorts.size or run.total)
+    deviation = (
+        setup.privacy.noise_multiplier * setup.privacy.sensitivity / (run.cohorts.size or run.cohorts.total)
+    )
     return torch.stack(models).double().diff(dim=0) / deviation
 
 

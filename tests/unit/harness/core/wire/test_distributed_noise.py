@@ -109,7 +109,7 @@ def test_entries_that_nobody_sends_stay_as_they_are(data):
         assert bool((run.state.x == 0).any()) or "select" in compression
 
 
-def test_a_cohort_in_parts_sends_what_it_sends_in_one_piece():
+def test_a_cohort_in_chunks_sends_what_it_sends_in_one_piece():
     sent = rows(length=500)
     torch.testing.assert_close(
         channel(together(2.0), PLAIN).mean(sent),
