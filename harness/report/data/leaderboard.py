@@ -72,7 +72,7 @@ ORDER = (
 
 
 def leaderboard(
-    records: Iterable[RunRecord],
+    results: Results,
     by: str = "accuracy",
     baseline: str | None = None,
     target: Target | None = None,
@@ -82,8 +82,8 @@ def leaderboard(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records in any order, of one suite or of several.
+    results : Results
+        Runs in any order, of one suite or of several.
     by : str
         Measure to rank by: a metric of `harness.metrics` or one of `COSTS`, each in its own direction. Ranks
         count within a task (suite, data, partition, problem). A row has the rank after all rows that are better
@@ -111,7 +111,7 @@ def leaderboard(
     check_measure("measure to rank by", by)
     if target is not None:
         check_measure("measure to reach", target.measure)
-    cells, metrics = (results := Results.of(records)).cells, results.metrics
+    cells, metrics = results.cells, results.metrics
     if baseline is not None and baseline not in (algorithms := {cell.algorithm for cell in cells}):
         raise unknown("baseline", baseline, algorithms)
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]

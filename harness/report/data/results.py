@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
@@ -68,14 +68,6 @@ class Results:
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self.records = list(records)
         self.boards: dict[Hashable, Any] = {}
-
-    @classmethod
-    def of(cls, records: Iterable[RunRecord] | Results) -> Results:
-        """Return `records` itself if it is one already."""
-        return records if isinstance(records, Results) else cls(records)
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        return iter(self.records)
 
     @property
     def frame(self) -> pd.DataFrame:

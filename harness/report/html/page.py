@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +41,6 @@ from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import csv_text, markdown_text, reasons, summary
 from harness.storage.files import write_text
-from harness.storage.store import RunRecord
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -71,7 +70,7 @@ DEFAULT = ReportSpec()
 
 
 def write_report(
-    records: Iterable[RunRecord],
+    results: Results,
     folder: Path,
     spec: ReportSpec = DEFAULT,
     *,
@@ -82,8 +81,8 @@ def write_report(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records of the suite.
+    results : Results
+        Runs of the suite.
     folder : Path
         Output folder; created if missing.
     spec : ReportSpec
@@ -106,7 +105,6 @@ def write_report(
     OSError
         If the folder cannot be written.
     """
-    results = Results.of(records)
     spec = results.ranked(spec)
     board = board_of(results, spec)
     tables, certain = report_tables(results, spec), certainty(results, board)
@@ -162,8 +160,8 @@ def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
 
 
 def write_page(
-    records: Iterable[RunRecord],
-    frame: pd.DataFrame | Board,
+    results: Results,
+    board: Board,
     pictures: Sequence[Picture],
     path: Path,
     *,
@@ -179,9 +177,9 @@ def write_page(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        The records behind `frame`.
-    frame : pd.DataFrame or Board
+    results : Results
+        The runs behind the leaderboard.
+    board : Board
         Their leaderboard.
     pictures, path
         Figures to embed; the HTML file to write.
@@ -194,8 +192,6 @@ def write_page(
     beside : Sequence[ShownColumn], optional
         Further columns, which every row's provenance lists too.
     """
-    results = Results.of(records)
-    board = Board.of(frame, results)
     frame = board.frame
     shared = {**(provenance or {}), **provenance_of(results.records)}
     html = template("page.html").render(

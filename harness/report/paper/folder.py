@@ -16,7 +16,7 @@ from harness.report.paper.references import bibtex, software
 from harness.report.plots.every import PICTURES
 from harness.report.tables.columns import ShownColumn, narrow_columns
 from harness.report.tables.pivot import Grid
-from harness.report.tables.rows import board_of
+from harness.report.tables.rows import Board, board_of
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
 from harness.report.tables.write import sheet, summary
 from harness.storage.files import write_text
@@ -118,14 +118,15 @@ def _board(results: Results, frame: pd.DataFrame) -> str:
     """Return the table of the rows with results, the best of every task if they are many."""
     done = frame[frame["done"] > 0]
     part = done.groupby("task", sort=False).head(MOST_ROWS).reset_index(drop=True)
-    columns = [column for column in narrow_columns(part) if column.heading not in LEFT_OUT]
+    board = Board(part)
+    columns = [column for column in narrow_columns(board) if column.heading not in LEFT_OUT]
     omitted = {
         "without a finished run": len(frame) - len(done),
         f"beyond the {MOST_ROWS} best of a task": len(done) - len(part),
     }
     sentence = "".join(f" Rows left out {why}: {count}." for why, count in omitted.items() if count)
     best = best_of(results.cells, _measures(columns))
-    return _table(sheet(part, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
+    return _table(sheet(board, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
 
 
 def _measures(columns: Sequence[ShownColumn]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +25,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +53,7 @@ class AttackPoint(NamedTuple):
     y: tuple[float, float]
 
 
-def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+def attacks(results: Results, path: Path, by: str) -> Pictures | None:
     """Draw the success of attacks against a measure of the model, a panel for each attack and task.
 
     Points are means over seeds, with bars of one sample standard deviation. A dashed line is what guessing
@@ -63,8 +61,8 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     by : str
@@ -75,7 +73,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     tuple[Path, Path] or None
         The PNG and the SVG; None without a task with three cells that were attacked.
     """
-    tasks = grouped(Results.of(records).cells, lambda cell: cell.shared_key(("privacy", "compression")))
+    tasks = grouped(results.cells, lambda cell: cell.shared_key(("privacy", "compression")))
     panels = []
     for cells in tasks.values():
         for measure in DRAWN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from harness.report.plots.figure import (
 from harness.report.plots.methods import Styles
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,14 +30,14 @@ BELOW = {"round": "round", "bytes": "bytes sent so far, both ways"}
 
 
 def learning_curves(
-    records: Iterable[RunRecord], path: Path, metric: str = "accuracy", along: str | None = None
+    results: Results, path: Path, metric: str = "accuracy", along: str | None = None
 ) -> Pictures | None:
     """Draw `metric` against the round: the mean over seeds and a band of one sample standard deviation.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
@@ -52,11 +51,11 @@ def learning_curves(
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    return draw_curves(records, path, metric, "round", along=along)
+    return draw_curves(results, path, metric, "round", along=along)
 
 
 def draw_curves(
-    records: Iterable[RunRecord],
+    results: Results,
     path: Path,
     metric: str,
     against: str,
@@ -73,7 +72,6 @@ def draw_curves(
     fallback : tuple of str
         What tasks without `metric` show; without any they are omitted.
     """
-    results = Results.of(records)
     panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (
         names_of(results)
@@ -118,9 +116,9 @@ def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
     return data.assign(x=data.groupby("round")["x"].transform("mean"))
 
 
-def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
+def names_of(results: Results) -> dict[str, str]:
     """Return cell -> algorithm and variant, for the legend."""
-    board = board_of(records)
+    board = board_of(results)
     variant = board.variants()
     return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in board.rows}
 

@@ -23,7 +23,6 @@ from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, possible, quantity, words
 from harness.storage.files import replacing
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,10 +86,9 @@ class Panel(NamedTuple):
 
 
 def panels_of(
-    records: Iterable[RunRecord], metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
+    results: Results, metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
 ) -> list[Panel]:
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
-    results = Results.of(records)
     board = board_of(results)
     cells_by_key = {cell.key: cell for cell in results.cells}
     tasks = grouped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import quantity
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,9 +41,7 @@ class FrontierPoint(NamedTuple):
     reach: Reach
 
 
-def accuracy_against_bytes(
-    records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
-) -> Pictures | None:
+def accuracy_against_bytes(results: Results, path: Path, metric: str = "accuracy") -> Pictures | None:
     """Draw a metric against communicated bytes.
 
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
@@ -56,8 +53,8 @@ def accuracy_against_bytes(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
@@ -68,7 +65,6 @@ def accuracy_against_bytes(
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    results = Results.of(records)
     if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
         return _frontier(results, path, metric)
     return draw_curves(results, path, metric, "bytes")

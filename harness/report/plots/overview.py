@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,6 @@ from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
 from harness.report.tables.text import distinguishing, without_section, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ class MapColumn(NamedTuple):
     budget: Budget
 
 
-def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) -> Pictures | None:
+def overview(results: Results, path: Path, measures: Sequence[str]) -> Pictures | None:
     """Draw measures of every algorithm under every budget and ratio of message pruning: means over seeds.
 
     Rows are cells that differ in privacy and beta only, in groups of one task, the best without privacy first.
@@ -41,8 +40,8 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records.
+    results : Results
+        Runs.
     path : Path
         Where to write, without suffix.
     measures : sequence of str
@@ -53,7 +52,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    rows = grouped(Results.of(records).cells, _row)
+    rows = grouped(results.cells, _row)
     # What never was done (all its cells were refused) has no row to compare; the table says why.
     rows = {key: cells for key, cells in rows.items() if any(cell.done for cell in cells)}
     columns = sorted({_column(cell) for cells in rows.values() for cell in cells}, key=_order)

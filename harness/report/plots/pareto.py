@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +28,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import quantity, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +54,7 @@ class ParetoPoint(NamedTuple):
     cell: Cell
 
 
-def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+def pareto(results: Results, path: Path, by: str) -> Pictures | None:
     """Draw a measure of all cells against their total epsilon, and against their bytes.
 
     Every point stands where it was measured. Named are, on the left, cells that no other with at most their epsilon
@@ -66,8 +65,8 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     by : str
@@ -78,7 +77,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than three algorithms that send something, or one budget.
     """
-    measured = [cell for cell in Results.of(records).cells if cell.values(by) and cell.values("bytes")]
+    measured = [cell for cell in results.cells if cell.values(by) and cell.values("bytes")]
     drawable = []
     for cells in grouped(measured, lambda cell: cell.shared_key(METHOD)).values():
         points = [_point(cell, by) for cell in cells]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from harness.metrics import better_is_higher
@@ -21,18 +20,17 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import words
-from harness.storage.store import RunRecord
 
 MOST_PANELS = 9
 
 
-def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+def tuning_curves(results: Results, path: Path) -> Pictures | None:
     """Draw the expected test figure of the best of 1, 2, ... settings, a panel for each task and budget.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records of tuned suites.
+    results : Results
+        Runs of tuned suites.
     path : Path
         Where to write, without suffix.
 
@@ -42,7 +40,6 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         The PNG and the SVG; None without searches of several settings.
     """
     panels: dict[tuple[str, str], list[Searched]] = {}
-    results = Results.of(records)
     for search in searched(results):
         if len(search.found["trials"]) > 1 and search.best_of(1) is not None:
             panels.setdefault((search.cells[0].task, _title(search)), []).append(search)

@@ -79,7 +79,7 @@ def by_client(results: Results, board: Board) -> ClientTable:
     Parameters
     ----------
     results : Results
-        Run records.
+        Runs.
     board : Board
         Their leaderboard.
     """

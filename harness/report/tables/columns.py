@@ -76,15 +76,13 @@ def shown_column(name: str, text: Callable[[Row], str] | None = None, about: str
     return ShownColumn(column.title, name, number, text, about or column.sentence)
 
 
-def narrow_columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
+def narrow_columns(board: Board) -> list[ShownColumn]:
     """Return the columns of the narrow table of a leaderboard.
 
     Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
     column.
     """
-    board = Board.of(frame)
-    frame, rows = board.frame, board.rows
-    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
+    frame, rows, by = board.frame, board.rows, board.by
     every = [
         shown_column("rank", plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(board),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
-from harness.storage.store import RunRecord
 
 
 class Comparison(NamedTuple):
@@ -48,7 +47,7 @@ class Comparison(NamedTuple):
 
 
 def compare_protection(
-    records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
+    results: Results, measure: str = "accuracy", baseline: str | None = None
 ) -> list[Comparison]:
     """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
 
@@ -56,7 +55,7 @@ def compare_protection(
     with the most protected cells, then the one with the best unprotected cell, then the first by name. Data sets
     on which the baseline is not compared, but on others it is, are left out.
     """
-    measured = (cell for cell in Results.of(records).cells if cell.values(measure))
+    measured = (cell for cell in results.cells if cell.values(measure))
     families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +12,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.inversions import inversions
 from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, Results
 from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
@@ -26,7 +26,6 @@ from harness.report.tables.text import (
     words,
 )
 from harness.report.tables.together import upward
-from harness.storage.store import RunRecord
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
@@ -37,10 +36,10 @@ MOST_ANSWERS = 12  # searches whose results are told in sentences; of more the l
 UNTOLD = ("seed", "eval_every", "privacy", "data")  # sections that name no search; budget and data set do
 
 
-def tuning_tables(records: Iterable[RunRecord]) -> list[Grid]:
+def tuning_tables(results: Results) -> list[Grid]:
     """Return a table for every tuned suite: what each search chose, what it was worth, and what it would cost."""
     suites: dict[str, list[Searched]] = {}
-    for search in searched(records):
+    for search in searched(results):
         suites.setdefault(search.cells[0].suite, []).append(search)
     return [_table(suite if len(suites) > 1 else "", found) for suite, found in suites.items()]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from tests.support.records import JITTER, done, private, searched, spec
 
 
@@ -16,7 +17,7 @@ def at(epsilon, mean, algorithm="fedavg", jitter=JITTER, finalists=None, seeds=r
 
 
 def changes(*cells):
-    board = leaderboard([run for cell in cells for run in cell])
+    board = leaderboard(Results([run for cell in cells for run in cell]))
     rows = board.set_index(["algorithm", "epsilon_asked"])
     return rows[["privacy_change", "privacy_change_low", "privacy_change_high"]].astype("float64")
 
