@@ -50,9 +50,8 @@ def inversions(cells: Iterable[Cell]) -> list[Inversion] | None:
     ]
     if not ladders:
         return None
-    found = {
-        inversion.cell.key: inversion for ladder in ladders for inversion in _inversions(ladder)
-    }  # a cell without privacy is at the end of a ladder for every kind of privacy
+    # A cell without privacy is at the end of a ladder for every kind of privacy.
+    found = {inversion.cell.key: inversion for ladder in ladders for inversion in _inversions(ladder)}
     return list(found.values())
 
 

@@ -55,19 +55,8 @@ SYSTEM = {"seconds": "system_seconds", "joules": "system_joules", "waiting": "wa
 TYPES: dict[str, Any] = {"text": "str", "count": "float64", "number": "float64", "flag": "boolean"}
 LOSS = "loss of a row"  # no column of a leaderboard has spaces
 ORDER = (
-    *(
-        "suite",
-        "dataset",
-        "partition",
-        "problem",
-        "task",
-        "rank",
-        LOSS,
-        "algorithm",
-        "settings",
-        "epsilon_total",
-    ),
-    *("alpha", "beta", "cell"),
+    *("suite", "dataset", "partition", "problem", "task", "rank", LOSS, "algorithm", "settings"),
+    *("epsilon_total", "alpha", "beta", "cell"),
 )
 
 
@@ -259,9 +248,8 @@ def _search(cell: Cell) -> dict[str, Any]:
         return {}
     tune, cost = search["tune"], search["epsilon"]
     tuned = _way(Searched((cell,), search))
-    if any(
-        draws_of_run(record) in (SHARED, PAIRED) for record in cell.records
-    ):  # in records of earlier versions too
+    # In records of earlier versions too.
+    if any(draws_of_run(record) in (SHARED, PAIRED) for record in cell.records):
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
     fields = {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
     low, high = Procedures(tune["metric"]).mean(cell) or (None, None)

@@ -27,26 +27,11 @@ K = TypeVar("K", bound=Hashable)
 
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
-SHOWN = frozenset(
-    {
-        "seed",
-        "rounds",
-        "eval_every",
-        "data.name",
-        "partition.kind",
-        "partition.clients",
-        "problem.kind",
-        "model.name",
-        "algorithm.name",
-        "privacy.unit",
-        "privacy.placement",
-        "privacy.clip",
-        "privacy.delta",
-        "compression.alpha",
-        "compression.beta",
-        "compression.codec",
-    }
-)
+SHOWN = frozenset((
+    "seed", "rounds", "eval_every", "data.name", "partition.kind", "partition.clients", "problem.kind",
+    "model.name", "algorithm.name", "privacy.unit", "privacy.placement", "privacy.clip", "privacy.delta",
+    "compression.alpha", "compression.beta", "compression.codec",
+))  # fmt: skip
 
 
 class Results:

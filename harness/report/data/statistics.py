@@ -181,9 +181,7 @@ def detectable(seeds: int, tests: int = 1) -> float:
     low, high = about / 2, about * 1.5
     for _ in range(60):  # scipy.stats and scipy.optimize, which do this, are slow to import
         size = (low + high) / 2
-        missed = scipy.special.nctdtr(
-            free, size * math.sqrt(seeds), critical
-        )  # the other tail has less than 1e-4
+        missed = scipy.special.nctdtr(free, size * math.sqrt(seeds), critical)  # the other tail: below 1e-4
         low, high = (size, high) if missed > 1 - POWER else (low, size)
     return low
 

@@ -25,17 +25,8 @@ MOST_ROWS = 60  # of the table of a task
 WIDE = 6  # columns of a table that is fitted to the width of the text
 #: Columns of the leaderboard that a paper seldom has room for; `leaderboard --columns --latex` has any.
 LEFT_OUT = (
-    "#",
-    "Suite",
-    "Neighbors",
-    "Noise",
-    "Gap",
-    "Work",
-    "Seconds",
-    "Pareto",
-    "Runs",
-    "Model for",
-    "Clients",
+    *("#", "Suite", "Neighbors", "Noise", "Gap", "Work"),
+    *("Seconds", "Pareto", "Runs", "Model for", "Clients"),
 )
 TOP = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}

@@ -31,14 +31,8 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (6, 2)),
-    (0, (1.5, 1.5)),
-    (0, (6, 2, 1.5, 2)),
-    (0, (10, 3)),
-    (0, (3, 1)),
-    (0, (10, 2, 1.5, 2, 1.5, 2)),
-    (0, (1, 3)),
+    *("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2))),
+    *((0, (10, 3)), (0, (3, 1)), (0, (10, 2, 1.5, 2, 1.5, 2)), (0, (1, 3))),
 )
 DPI = 160
 MOST_LINES = 8  # per panel; more are hard to distinguish
@@ -47,13 +41,8 @@ PANELS_A_ROW = 3
 QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # style of notes
 LETTERS = 11  # per inch of a legend, approximately
 TITLE = 46  # letters of a panel's title in a line; more would run into the next panel's
-FALLBACK = (
-    "accuracy",
-    "auroc",
-    "mae",
-    "stationarity",
-    "loss",
-)  # metrics to draw if the requested one does not apply
+#: Metrics to draw if the requested one does not apply.
+FALLBACK = ("accuracy", "auroc", "mae", "stationarity", "loss")
 LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
 STYLE = {
     "axes.edgecolor": "#666666",
@@ -191,11 +180,9 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
 
 def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     """Return a title of data, problem, partition, and further settings."""
-    lines = [
-        (names["dataset"], names["problem"]),
-        (names["partition"],),
-        [item.partition(".")[2] or item for item in also],
-    ]  # one line would run into the next panel's
+    details = [item.partition(".")[2] or item for item in also]
+    # One line would run into the next panel's.
+    lines = [(names["dataset"], names["problem"]), (names["partition"],), details]
     texts = [" · ".join(part for part in line if part) for line in lines]
     # A file may have dollars in its name, between which matplotlib expects mathematics.
     return "\n".join(text for text in texts if text).replace("$", r"\$")

@@ -33,15 +33,8 @@ AUROC = "auroc"  # the measure of costs, where all cells have it
 MOST_BUDGETS = 4  # columns; of more the largest and the smallest
 #: Fields of a privacy statement in which guarantees of one kind agree.
 KIND = (
-    "unit",
-    "user",
-    "adjacency",
-    "placement",
-    "sampling",
-    "mechanism",
-    "delta",
-    "dropouts",
-    "noise_cohort",
+    *("unit", "user", "adjacency", "placement", "sampling"),
+    *("mechanism", "delta", "dropouts", "noise_cohort"),
 )
 
 
