@@ -28,7 +28,7 @@ from harness.report.data.procedure import WeightedFinalist, draw_means, finalist
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, grouped
 from harness.report.data.specs import part_name
-from harness.report.data.statistics import ALPHA, RESAMPLES, Array
+from harness.report.data.statistics import ALPHA, RESAMPLES, Array, largest_of
 
 DRAWS = 1000
 FEWEST_TASKS, FEWEST_METHODS = 2, 3
@@ -283,7 +283,4 @@ def _friedman(table: Array) -> float:
 
 def critical_difference(methods: int, federations: int) -> float:
     """Return the critical difference of mean ranks at 5 %, of Nemenyi's test."""
-    from scipy.stats import studentized_range
-
-    quantile = float(studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
+    return largest_of(methods) * math.sqrt(methods * (methods + 1) / (6 * federations))

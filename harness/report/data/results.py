@@ -18,7 +18,7 @@ from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
-from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
+from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, is_compressed, part_name
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
 from harness.storage.store import RunRecord
 
@@ -231,6 +231,11 @@ class Cell:
     def algorithm(self) -> str:
         """Name of the algorithm."""
         return part_name(self.spec["algorithm"]) or ""
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it has privacy or compression."""
+        return bool(self.spec.get("privacy")) or is_compressed(self.spec)
 
     @cached_property
     def done(self) -> list[Run]:

@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import most_exposed
-from harness.report.data.provenance import command_of, differing_provenance
-from harness.report.data.provenance import provenance as provenance_of
+from harness.report.data.provenance import command_of, differing_provenance, provenance
 from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
@@ -75,7 +72,6 @@ def write_report(
     spec: ReportSpec = DEFAULT,
     *,
     commands: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
 ) -> dict[str, Path]:
     """Write tables, figures and page, every file atomically.
 
@@ -87,7 +83,7 @@ def write_report(
         Output folder; created if missing.
     spec : ReportSpec
         Settings of ranking, comparison, tables and figures.
-    commands, provenance
+    commands
         See `write_page`.
 
     Returns
@@ -121,9 +117,7 @@ def write_report(
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
     pictures, page = _captioned(files_by_picture, spec), files_by_name["index.html"]
     grids = [grid for stem in tables for grid in tables[stem]]
-    write_page(
-        results, board, pictures, page, certain=certain, grids=grids, commands=commands, provenance=provenance
-    )
+    write_page(results, board, pictures, page, certain=certain, grids=grids, commands=commands)
     return files_by_name
 
 
@@ -168,7 +162,6 @@ def write_page(
     certain: Certainty | None = None,
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
     title: str = "",
     links: Mapping[str, str] | None = None,
     beside: Sequence[ShownColumn] = (),
@@ -185,21 +178,21 @@ def write_page(
         Figures to embed; the HTML file to write.
     certain, grids : optional
         What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
-    commands, provenance : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that repeats its first run; provenance to print besides the runs'.
+    commands : Mapping[str, str], optional
+        Cell key (column ``cell``) to the command that repeats its first run.
     title, links : optional
         Title (default: the suites), and text to address of links at the top.
     beside : Sequence[ShownColumn], optional
         Further columns, which every row's provenance lists too.
     """
     frame = board.frame
-    shared = {**(provenance or {}), **provenance_of(results.records)}
+    shared = provenance(results.records)
     html = template("page.html").render(
         title=title or ", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
-        costs=cost_tables(results, *_ranking(frame)),
+        costs=cost_tables(results, board.by, board.baseline),
         certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
         exposed=exposure(board),
@@ -216,15 +209,6 @@ def write_page(
         provenance=shared,
     )
     write_text(path, html)
-
-
-def _ranking(frame: pd.DataFrame) -> tuple[str, str | None]:
-    """Return the measure that ranks a leaderboard, and its baseline."""
-    baseline = frame["baseline"].dropna()
-    return (
-        str(frame["ranked_by"].iloc[0]) if len(frame) else "accuracy",
-        str(baseline.iloc[0]) if len(baseline) else None,
-    )
 
 
 def _cells(

@@ -22,7 +22,7 @@ from harness.report.data.specs import clients, data_name, part_name, partition_t
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NO_DIFFERENCE
 from harness.report.tables.pivot import Grid
-from harness.report.tables.protection import Comparison, compare_protection, is_protected, labels
+from harness.report.tables.protection import Comparison, compare_protection, labels
 from harness.report.tables.text import change_text, in_points, in_sentence, signed, span, spread, words
 
 MOST_ROWS = 8  # more protected cells are counted, not listed
@@ -154,7 +154,7 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
 
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
     """Return a sort key: most protections first, then the best value, without protection if there is one."""
-    first = next((cell for cell in row.values() if not is_protected(cell)), next(iter(row.values())))
+    first = next((cell for cell in row.values() if not cell.is_protected), next(iter(row.values())))
     sign = -1 if better_is_higher(measure) else 1
     return -len(row), sign * first.mean(measure)
 

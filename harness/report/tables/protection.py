@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
     @property
     def shared(self) -> str:
         """The compression that all cells have, in words; empty if one has none."""
-        return label(self.plain) if is_protected(self.plain) else ""
+        return label(self.plain) if self.plain.is_protected else ""
 
     @property
     def texts(self) -> list[str]:
@@ -84,7 +84,7 @@ def _compared(members: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
         alike = grouped(members, lambda cell: json.dumps(cell.spec["compression"], sort_keys=True))
         pairs = [_parted(some, lambda cell: bool(cell.spec.get("privacy"))) for some in alike.values()]
         return max(pairs, key=lambda pair: (bool(pair[0]), len(pair[1])))
-    return _parted(members, is_protected)
+    return _parted(members, lambda cell: cell.is_protected)
 
 
 def _parted(cells: Sequence[Cell], test: Callable[[Cell], bool]) -> tuple[list[Cell], list[Cell]]:
@@ -131,11 +131,6 @@ def _unit_or_placement(cell: Cell) -> str:
     if privacy.get("unit", "client") != "client":
         return f"unit {privacy['unit']}"
     return f"{privacy.get('placement')} noise"
-
-
-def is_protected(cell: Cell) -> bool:
-    """Return whether a cell has privacy or compression."""
-    return bool(cell.spec.get("privacy")) or is_compressed(cell.spec)
 
 
 def _order(cell: Cell) -> tuple[bool, bool, float, str]:

@@ -50,6 +50,11 @@ class Board:
         """The measure that ranks."""
         return str(self.rows[0]["ranked_by"]) if self.rows else "accuracy"
 
+    @property
+    def baseline(self) -> str | None:
+        """The algorithm that rows are compared with, if any is."""
+        return next(iter(self.frame["baseline"].dropna()), None)
+
     @cached_property
     def exposed(self) -> dict[str, MostExposed | None]:
         """Cell -> whose its largest epsilon is."""

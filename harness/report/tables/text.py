@@ -13,23 +13,21 @@ from harness.metrics import bounds, described, split_measure
 
 K = TypeVar("K", bound=Hashable)
 
+#: Measures whose display name is not their own with spaces.
+NAMES = {
+    "auroc": "AUROC", "auroc_clients": "AUROC inside clients", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap",
+    "dp_gap": "Parity gap", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE",
+    "mae_gap": "MAE gap", "lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC",
+    "inversion_psnr": "Inversion PSNR",
+}  # fmt: skip
+
 
 def words(measure: str) -> str:
     """Return the display name of a measure."""
-    special = {
-        "auroc": "AUROC",
-        "auroc_clients": "AUROC inside clients",
-        "eqopp": "EqOpp gap",
-        "eqodds": "EqOdds gap",
-        "dp_gap": "Parity gap",
-    }
-    special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
-    special |= {"lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC"}
-    special |= {"inversion_psnr": "Inversion PSNR"}
     prefix, name = split_measure(measure)
     if prefix:
-        return f"{prefix.replace('_', ' ').capitalize()} {special.get(name, name.replace('_', ' '))}"
-    return special.get(measure, measure.replace("_", " ").capitalize())
+        return f"{prefix.replace('_', ' ').capitalize()} {NAMES.get(name, name.replace('_', ' '))}"
+    return NAMES.get(measure, measure.replace("_", " ").capitalize())
 
 
 def in_sentence(measure: str) -> str:

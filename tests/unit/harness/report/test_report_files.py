@@ -633,9 +633,10 @@ def test_the_page_loads_nothing_from_elsewhere(records, tmp_path):
 def test_the_page_escapes_reasons_column_names_and_commands(tmp_path):
     """The label of a CSV file is the user's text and stands in the spec; reasons and commands hold it too."""
     data = {"name": "csv", "path": "a.csv", "label": ATTACK, "sensitive": None, "options": {}}
-    runs = [done(spec(data=data), accuracy=0.5), undone(spec("ditto", data=data), "failed", ATTACK)]
+    finished = replace(done(spec(data=data), accuracy=0.5), source=ATTACK)
+    runs = [finished, undone(spec("ditto", data=data), "failed", ATTACK)]
     commands = {cell_key(run): f"python -m harness run --data 'csv:a.csv?label={ATTACK}'" for run in runs}
-    page = page_of(runs, tmp_path, commands=commands, provenance={ATTACK: ATTACK})
+    page = page_of(runs, tmp_path, commands=commands)
     assert [tag for tag, _ in page.tags].count("script") == 1  # the page's own
     assert page.text.count(ATTACK) >= 6
     assert "&lt;script&gt;" in (tmp_path / "page.html").read_text()
@@ -670,10 +671,10 @@ NASTY = st.lists(
 def shown(path, reason, setting, label):
     """Return the page of a run and a failed one with these strings."""
     data = {"name": "csv", "path": "a.csv", "label": label, "sensitive": None, "options": {}}
-    runs = [done(spec(data=data, own={"note": setting}), accuracy=0.5)]
+    runs = [replace(done(spec(data=data, own={"note": setting}), accuracy=0.5), source=reason)]
     runs.append(undone(spec("ditto", data=data, own={"note": setting}), "failed", reason))
     results, commands = Results(runs), {cell_key(run): f"--label {label}" for run in runs}
-    write_page(results, board_of(results), (), path, commands=commands, provenance={setting: reason})
+    write_page(results, board_of(results), (), path, commands=commands)
     return Page(path.read_text())
 
 
