@@ -107,7 +107,7 @@ def leaderboard(
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
     parts = [_descriptions(cells), _values(cells, metrics, diagnostics), gaps(cells)]
-    parts += [privacy_changes(cells, by, resolution.procedures)]
+    parts += [privacy_changes(cells, resolution)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import most_exposed
-from harness.report.data.provenance import command_of, differing_provenance, provenance
+from harness.report.data.provenance import command_for_seeds, differing_provenance, provenance
 from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
@@ -234,7 +234,7 @@ def _cells(
                 "runs": runs(row),
                 "unfinished": row["done"] < row["seeds"],
                 "settings": row["settings"],
-                "command": command_of(cell.records, commands.get(cell.key, "")),
+                "command": command_for_seeds(cell.records, commands.get(cell.key, "")),
                 "privacy": claim and _readable(claim, called),
                 "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim, called)}"
                 if claim

@@ -16,7 +16,7 @@ from harness.report.data.statistics import paired_statistics
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import value_text
 from harness.report.tables.text import possible, words
-from harness.report.tables.tuning import names_of, settings_of
+from harness.report.tables.tuning import chosen_text, names_of
 from harness.storage.files import safe_name, write_text
 
 OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
@@ -46,7 +46,7 @@ class TunedCell:
         """Return what was chosen, the mean over reported seeds, and its two intervals."""
         metric = self.search.tune["metric"]
         values = self.cell.values(metric)
-        row = {"": self.name, "chosen": settings_of(self.search)}
+        row = {"": self.name, "chosen": chosen_text(self.search)}
         if not values:
             return row
         (sample,) = paired_statistics([list(values.values())])

@@ -93,11 +93,10 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
     cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, comparison.heads, strict=False):
         sent = cell.values("bytes_up").values()
-        change = None if cell is plain else change_from(plain, cell, measure, resolution.procedures)
-        level = change is not None and is_level(change, resolution, plain, cell)
+        change = None if cell is plain else change_from(plain, cell, resolution)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = (
             spread(cell.values(measure).values(), ".3f" if in_points(measure) else ".4g"),
-            f"{NO_DIFFERENCE} " * level + _with_interval(change, measure),
+            _with_interval(change, measure),
             size(fmean(sent)) if sent else "",
         )
     more = len(protected) - MOST_ROWS
@@ -167,17 +166,15 @@ def _with_change(
         return ""
     text = format(cell.mean(measure), ".3f" if in_points(measure) else ".4g")
     plain = row.get(unprotected)
-    if plain is None or cell is plain:
+    change = None if plain is None or cell is plain else change_from(plain, cell, resolution)
+    if change is None:
         return text
-    if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
-        return text
-    level = f"{NO_DIFFERENCE} " * is_level(change, resolution, plain, cell)
-    return f"{text} ({level}{change_text(change.mean, measure)})"
+    return f"{text} ({f'{NO_DIFFERENCE} ' * change.level}{change_text(change.mean, measure)})"
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
     """Explain the values of a comparison."""
-    measure, plain, protected = comparison
+    _, plain, protected = comparison
     if len(plain.done) < 2:
         return ["One seed: no spread."]
     cells = (plain, *protected[:MOST_ROWS])
@@ -188,15 +185,10 @@ def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
         else "changes are paired by seed, with the 95 % interval of their mean"
     )
     notes = [f"± is the sample standard deviation over seeds; {of_changes}."]
-    changes = ((cell, change_from(plain, cell, measure, resolution.procedures)) for cell in cells[1:])
-    if any(change is not None and is_level(change, resolution, plain, cell) for cell, change in changes):
+    changes = (change_from(plain, cell, resolution) for cell in cells[1:])
+    if any(change is not None and change.level for change in changes):
         notes.append(f"{NO_DIFFERENCE} marks a change that one method has from itself under another name.")
     return notes
-
-
-def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) -> bool:
-    """Return whether a change is no larger than that of one method under two names."""
-    return abs(change.mean) <= resolution.of(plain, cell)
 
 
 def client_table(comparison: Comparison, results: Results) -> Grid | None:
@@ -232,7 +224,8 @@ def _with_interval(change: Change | None, measure: str) -> str:
     if change is None:
         return ""
     ends = ", ".join(change_text(end, measure) for end in change.interval or ())
-    return change_text(change.mean, measure) + (f" [{ends}]" if ends else "")
+    text = change_text(change.mean, measure) + (f" [{ends}]" if ends else "")
+    return f"{NO_DIFFERENCE} {text}" if change.level else text
 
 
 def headline(comparison: Comparison, resolution: Resolution) -> str:
@@ -245,9 +238,9 @@ def headline(comparison: Comparison, resolution: Resolution) -> str:
     of_measure = f"{'points of ' * in_points(measure)}{in_sentence(measure)}"
     told = []
     for cell, text in zip(protected[:MOST_COSTS], comparison.texts, strict=False):
-        if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
+        if (change := change_from(plain, cell, resolution)) is None:
             continue
-        if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
+        if (least := resolution.of(plain, cell)) and change.level:
             nothing = f"what {text} costs cannot be told from nothing"
             told.append(f"{nothing} (less than {change_text(least, measure, '')} {of_measure})")
             continue

@@ -85,26 +85,21 @@ def _codes(row: Row) -> list[str]:
     return [*(["error feedback"] if feedback else []), *([] if usual else [f"codec {row['codec']}"])]
 
 
-def guarantee(row: Row) -> str:
+def guarantee_text(row: Row) -> str:
     """Return the privacy of a row in words."""
     if row["model_for"] == ALONE:
         return "with nothing sent"
     if row["dp_unit"] is None:
         return "without privacy"
-    epsilon = row["epsilon_total"]
-    amount = "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
     mechanism = f"{row['dp_mechanism']} " if row["dp_mechanism"] not in (None, "independent") else ""
-    return f"under {amount} for a {row['dp_unit']} ({mechanism}{row['dp_placement']} noise)"
+    return f"under {_amount(row)} for a {row['dp_unit']} ({mechanism}{row['dp_placement']} noise)"
 
 
 def protection_text(row: Row) -> str:
     """Return privacy and compression of a row in the words of a table."""
     parts = []
     if row["dp_unit"] is not None:
-        epsilon = row["epsilon_total"]
-        parts.append(
-            "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
-        )
+        parts.append(_amount(row))
         if row["dp_mechanism"] not in (None, "independent"):
             parts.append(f"{row['dp_mechanism']} noise")
         if row["noise_cohort"] is not None:
@@ -191,8 +186,12 @@ def _plain(by: str, value: float) -> str:
     return difference(by, value).removesuffix(" points")
 
 
-def _epsilon(row: Row) -> str:
-    return f"{quantity(row['epsilon_total'], 3)}{'' if row['noise_cohort'] is None else EXTRAPOLATED}"
+def _amount(row: Row) -> str:
+    """Return how much privacy a private row has."""
+    epsilon, mark = row["epsilon_total"], "" if row["noise_cohort"] is None else EXTRAPOLATED
+    return (
+        "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}{mark}"
+    )
 
 
 def _row(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str, Any]:

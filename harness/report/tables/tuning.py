@@ -54,7 +54,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(settings_of(search))
+        places[name, "Chosen"] = Place(chosen_text(search))
         if (sought := search.mean) is not None:
             places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed)
         # Rows that share a search differ in what they compress, and it is not recorded which of them searched.
@@ -277,7 +277,7 @@ def _mechanism(cell: Cell) -> str:
     return "/".join(filter(None, parts))
 
 
-def settings_of(search: Searched) -> str:
+def chosen_text(search: Searched) -> str:
     """Return the settings that a search chose, in one line."""
     if search.chosen is None:
         return "none had figures"

@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 import xml.etree.ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
