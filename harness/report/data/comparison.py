@@ -10,7 +10,6 @@ import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.core.units import counted
-from harness.metrics import better_is_higher
 from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.results import Cell
 from harness.report.data.specs import part_name
@@ -83,10 +82,9 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str, procedures: Proced
 
 def _best(cells: Sequence[Cell], by: str, baseline: str) -> dict[tuple[str, ...], Cell]:
     """Return the best cell of the baseline in every setting."""
-    sign = 1 if better_is_higher(by) else -1
     scored = [cell for cell in cells if cell.algorithm == baseline and cell.values(by)]
     best: dict[tuple[str, ...], Cell] = {}
-    for cell in sorted(scored, key=lambda cell: sign * cell.mean(by), reverse=True):
+    for cell in sorted(scored, key=lambda cell: cell.score(by), reverse=True):
         for key in _settings(cell):
             best.setdefault(key, cell)
     return best
@@ -130,11 +128,10 @@ def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float]
     NaN where one of the two is not known.
     The baseline's run is the one without privacy and compression; of several models and settings the best.
     """
-    sign = 1 if better_is_higher(by) else -1
     frame = pd.DataFrame(
         {
             "setting": [cell.shared_key(METHOD) for cell in cells],
-            "value": [sign * cell.mean(by) if cell.values(by) else None for cell in cells],
+            "value": [cell.score(by) if cell.values(by) else None for cell in cells],
             "bytes": [cell.mean("bytes") if cell.values("bytes") else None for cell in cells],
             "plain": [cell.algorithm == baseline and not cell.is_protected for cell in cells],
         }

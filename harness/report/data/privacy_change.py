@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.metrics import better_is_higher
 from harness.report.data.procedure import Interval
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, grouped
@@ -69,13 +68,12 @@ def privacy_changes(cells: Sequence[Cell], resolution: Resolution) -> pd.DataFra
         a change.
     """
     by = resolution.measure
-    sign = 1 if better_is_higher(by) else -1
     rows: dict[str, tuple[float | None, ...]] = {}
     for members in grouped(cells, lambda cell: cell.shared_key(("privacy",))).values():
         free = [cell for cell in members if not cell.spec.get("privacy") and cell.values(by)]
         if not free:
             continue
-        best = max(free, key=lambda cell: sign * cell.mean(by))
+        best = max(free, key=lambda cell: cell.score(by))
         for cell in members:
             change = change_from(best, cell, resolution) if cell.spec.get("privacy") else None
             if change is not None:

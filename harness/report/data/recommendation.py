@@ -226,6 +226,11 @@ class Recommendation:
     considered: int
 
     @property
+    def found(self) -> list[Answer]:
+        """The answers of federations that have rows within the bounds."""
+        return [answer for answer in self.answers if answer.rows]
+
+    @property
     def rows(self) -> list[RatedRow]:
         """All rows within the bounds, by federation."""
         return [row for answer in self.answers for row in answer.rows]

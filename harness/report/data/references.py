@@ -83,7 +83,7 @@ class ReferenceAnswer(NamedTuple):
     @property
     def agreed(self) -> list[str]:
         """Methods that are first, or not told apart from the first, on all federations with an answer."""
-        answers = [answer.candidates for answer in self.recommendation.answers if answer.rows]
+        answers = [answer.candidates for answer in self.recommendation.found]
         return [method for method in answers[0] if all(method in one for one in answers)] if answers else []
 
     @property
@@ -92,10 +92,10 @@ class ReferenceAnswer(NamedTuple):
 
         Methods that are candidates on most federations come first, then those that lose least.
         """
-        answers = [answer for answer in self.recommendation.answers if answer.rows]
+        answers = self.recommendation.found
         rows: dict[str, list[tuple[float, Row]]] = {}
         for answer in answers:
-            for rated in (answer.best, *answer.equal) if answer.rows else ():
+            for rated in (answer.best, *answer.equal):
                 rows.setdefault(rated.algorithm, []).append((answer.losses[rated.key].mean, rated.row))
         order = sorted(rows, key=lambda name: (-len(rows[name]), fmean(loss for loss, _ in rows[name]), name))
         firsts = [answer.best.algorithm for answer in answers]

@@ -260,6 +260,10 @@ class Cell:
         """Return the mean of `values` over seeds, of which there must be some."""
         return fmean(self.values(measure).values())
 
+    def score(self, measure: str) -> float:
+        """Return the mean, with its sign turned where less is better: the larger the better."""
+        return self.mean(measure) if better_is_higher(measure) else -self.mean(measure)
+
     def empty_gap(self, measure: str) -> bool:
         """Return whether a measure is a gap between groups, and a run predicts one class for all.
 

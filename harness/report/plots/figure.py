@@ -169,12 +169,13 @@ def reach_note(cells: Sequence[Cell], measure: str) -> str:
     return f"95 % intervals over searches and seeds{others}"
 
 
-def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
-    """Return the settings of a cell except one setting or section."""
+def settings_beside(cell: Cell, *along: str) -> tuple[str, ...]:
+    """Return the settings of a cell except the seed and some settings or sections."""
+    sections = tuple(f"{name}." for name in along)
     return tuple(
         f"{name}={value}"
         for name, value in sorted(cell.given.items())
-        if name not in ("seed", along) and not name.startswith(f"{along}.")
+        if name not in ("seed", *along) and not name.startswith(sections)
     )
 
 

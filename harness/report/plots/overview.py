@@ -14,7 +14,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.budgets import Budget, budget_of
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
-from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
+from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save, settings_beside
 from harness.report.tables.text import distinguishing, without_section, words
 
 if TYPE_CHECKING:
@@ -126,12 +126,7 @@ def _order(column: MapColumn) -> tuple[float, str, float]:
 
 def _row(cell: Cell) -> tuple[str, ...]:
     """Return all settings of a cell but its budget and its pruning ratio."""
-    beside = ("seed", "compression.beta", "compression.error_feedback")
-    return tuple(
-        f"{name}={value}"
-        for name, value in sorted(cell.given.items())
-        if name not in beside and not name.startswith("privacy.")
-    )
+    return settings_beside(cell, "privacy", "compression.beta", "compression.error_feedback")
 
 
 def _task(cell: Cell) -> tuple[str, ...]:
@@ -161,6 +156,4 @@ def _rank(cells: Sequence[Cell], measure: str) -> float:
     """Return the sort key of a row in its task: its best value without privacy, unpruned if there is one."""
     plain: list[Any] = [cell for cell in cells if math.isinf(budget_of(cell).epsilon)] or list(cells)
     first = min(plain, key=lambda cell: _column(cell).beta)
-    values = list(first.values(measure).values())
-    sign = -1 if better_is_higher(measure) else 1
-    return sign * fmean(values) if values else math.inf
+    return -first.score(measure) if first.values(measure) else math.inf

@@ -154,8 +154,7 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
     """Return a sort key: most protections first, then the best value, without protection if there is one."""
     first = next((cell for cell in row.values() if not cell.is_protected), next(iter(row.values())))
-    sign = -1 if better_is_higher(measure) else 1
-    return -len(row), sign * first.mean(measure)
+    return -len(row), -first.score(measure)
 
 
 def _with_change(

@@ -27,7 +27,7 @@ def sentences(asked: ReferenceAnswer) -> list[str]:
     """Return how near the references are, what each says, whether they agree, and what a pilot run would settle."""
     answer = asked.recommendation
     lines = [_nearness(asked)]
-    found = [one for one in answer.answers if one.rows]
+    found = answer.found
     if not found:
         return [*lines, *nothing(answer)]
     lines += unknown_budgets(answer.conditions, answer.answers)

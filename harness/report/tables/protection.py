@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
+from harness.report.tables.text import PRUNED, pruned_texts
 
 
 class Comparison(NamedTuple):
@@ -62,10 +62,9 @@ def compare_protection(
         plain, protected = _compared(members)
         if plain and protected:
             comparisons.append(Comparison(measure, plain[0], tuple(protected)))
-    sign = 1 if better_is_higher(measure) else -1
 
     def weight(comparison: Comparison) -> tuple[bool, bool, int, float]:
-        plain, value = comparison.plain, sign * comparison.plain.mean(measure)
+        plain, value = comparison.plain, comparison.plain.score(measure)
         return plain.algorithm == baseline, not comparison.shared, len(comparison.protected), value
 
     best: dict[tuple[str | None, str | None], Comparison] = {}
@@ -106,9 +105,7 @@ def label(cell: Cell) -> str:
             parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
-        if ratio := largest_ratio(compression.get(name)):
-            parts.append(f"{100 * ratio:.3g} % {effect}")
+    parts += pruned_texts({name: largest_ratio(compression.get(name)) for name in PRUNED})
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
     if is_coded(compression):

@@ -16,6 +16,7 @@ from harness.report.tables.text import (
     in_points,
     possible,
     possible_change,
+    pruned_texts,
     quantity,
     signed,
     words,
@@ -33,7 +34,7 @@ def recommendation_rows(answer: Recommendation) -> list[dict[str, Any]]:
 
 def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
     """Return at most `MOST` rows for a terminal: the best of each method, of many federations the first of each."""
-    found = [own for own in answer.answers if own.rows]
+    found = answer.found
     if len(found) > FEW:
         return [_overview(own, answer) for own in found[:MOST]]
     shown = [(own, rated) for own in found for rated in _best_of_methods(own)[: MOST // max(1, len(found))]]
@@ -46,8 +47,7 @@ def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
 
 def table_title(answer: Recommendation, shown: int) -> str:
     """Return the title of a table of so many of the rows within the bounds."""
-    federations = sum(bool(own.rows) for own in answer.answers)
-    what = "the first of each federation" if federations > FEW else "the best of each method first"
+    what = "the first of each federation" if len(answer.found) > FEW else "the best of each method first"
     more = f"; {shown} of {len(answer.rows)} rows, all with --json" if shown < len(answer.rows) else ""
     return f"Within all bounds, {what}{more}"
 
@@ -66,10 +66,7 @@ def settings_text(row: Row) -> str:
     parts.append(f"rounds {row['rounds']}")
     if row["clip"] is not None:
         parts.append(f"clip {row['clip'] if isinstance(row['clip'], str) else quantity(row['clip'])}")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
-    return ", ".join([*parts, *_codes(row)])
+    return ", ".join([*parts, *pruned_texts(row), *_codes(row)])
 
 
 def method_text(row: Row) -> str:
@@ -104,9 +101,7 @@ def protection_text(row: Row) -> str:
             parts.append(f"{row['dp_mechanism']} noise")
         if row["noise_cohort"] is not None:
             parts.append(f"extrapolated to cohorts of {row['noise_cohort']:,}")
-    for name, effect in (("alpha", "pruned"), ("beta", "dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
+    parts += pruned_texts(row, {"alpha": "pruned", "beta": "dropped"})
     if row["codec"] not in (None, "float32", "float64"):
         parts.append(f"sent as {row['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"

@@ -36,7 +36,7 @@ def sentences(answer: Recommendation) -> list[str]:
 
     If no row is within the bounds, they say which bound excludes what is within the others.
     """
-    found = [own for own in answer.answers if own.rows]
+    found = answer.found
     if not found:
         return nothing(answer)
     empty = [federation_text(own) for own in answer.answers if not own.rows]
@@ -49,7 +49,7 @@ def sentences(answer: Recommendation) -> list[str]:
 
 def warnings(answer: Recommendation) -> list[str]:
     """Return what to beware of: a measure that favors own models, searches without the bound, uncovered models."""
-    rows = [rated for each in answer.answers for rated in each.rows]
+    rows = answer.rows
     own = [rated for rated in rows if rated.row["model_for"] not in (None, COMMON)]
     bounds_bytes = any(condition.name.startswith("bytes") for condition in answer.conditions)
     said = []
@@ -72,7 +72,7 @@ def warnings(answer: Recommendation) -> list[str]:
 
 def notes(answer: Recommendation) -> list[str]:
     """Return what belongs below the table: how many rows there are, and what marks and lone clients mean."""
-    shown = [rated for own in answer.answers for rated in own.rows]
+    shown = answer.rows
     bounds = " and ".join(map(bound_text, answer.conditions))
     alone = sorted({rated.algorithm for rated in shown if rated.row["model_for"] == ALONE})
     lines = []

@@ -22,6 +22,10 @@ NAMES = {
 }  # fmt: skip
 
 
+#: What the pruning ratios do.
+PRUNED = {"alpha": "of hidden units pruned", "beta": "of message entries dropped"}
+
+
 def words(measure: str) -> str:
     """Return the display name of a measure."""
     prefix, name = split_measure(measure)
@@ -87,6 +91,11 @@ def spread(values: Collection[float], form: str) -> str:
 def in_points(measure: str) -> bool:
     """Return whether a measure is a share, so that differences are percentage points."""
     return bounds(measure) == (0.0, 1.0)
+
+
+def pruned_texts(ratios: Mapping[str, Any], effects: Mapping[str, str] = PRUNED) -> list[str]:
+    """Return the pruning ratios that are not 0 in words, as ``90 % of message entries dropped``."""
+    return [f"{100 * ratios[name]:.3g} % {effect}" for name, effect in effects.items() if ratios[name]]
 
 
 def share(value: float | None) -> str:
