@@ -24,6 +24,7 @@ from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence, Federation, Row
 from harness.report.data.published import leaderboard_of
 from harness.report.data.recommendation import Recommendation, rated_rows, recommend, within_bounds
+from harness.report.data.results import first_of_each
 
 PATH = Path(__file__).with_name("references.csv.gz")
 NEAREST = 3  # federations that an answer is taken from
@@ -168,9 +169,7 @@ def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Conditio
     def order(federation: Federation) -> tuple[float, int, Federation]:
         return round(distance(own, shapes[federation]), 1), -fitting[federation], federation
 
-    by_data: dict[str, Federation] = {}
-    for federation in sorted(shapes, key=order):
-        by_data.setdefault(federation.dataset, federation)
+    by_data = first_of_each(sorted(shapes, key=order), lambda federation: federation.dataset)
     chosen = list(by_data.values())[:NEAREST]
     answer = recommend(evidence.only(chosen), conditions)
     answers = sorted(answer.answers, key=lambda one: chosen.index(one.federation))

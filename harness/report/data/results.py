@@ -304,6 +304,11 @@ def grouped(members: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
+def first_of_each(members: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
+    """Return the first member of every group, in their order."""
+    return {name: own[0] for name, own in grouped(members, key).items()}
+
+
 def _fullest(runs: Sequence[Run]) -> Run:
     """Return the first of the runs with the most settings."""
 

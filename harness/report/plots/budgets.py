@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.report.data.budgets import Budget, budget_of, protection_of
 from harness.report.data.procedure import searches
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
@@ -133,9 +133,8 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     lines = _all_lines(panel)
     if len(lines) <= MOST_LINES:
         return lines
-    best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
-    for key, cells in lines.items():
-        best.setdefault(cells[0].algorithm, key)
+    # The panel's cells are in order, the best first.
+    best = first_of_each(lines, lambda key: lines[key][0].algorithm)
     return {key: lines[key] for key in list(best.values())[:MOST_LINES]}
 
 

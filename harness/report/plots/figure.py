@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, possible, quantity, words
@@ -117,9 +117,7 @@ def reduce_panels(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
 
 def best_of(panel: Panel) -> dict[str, Cell]:
     """Return algorithm -> its first cell, which is its best, for at most `MOST_LINES` algorithms."""
-    best: dict[str, Cell] = {}
-    for cell in panel.cells:
-        best.setdefault(cell.algorithm, cell)
+    best = first_of_each(panel.cells, lambda cell: cell.algorithm)
     return dict(list(best.items())[:MOST_LINES])
 
 

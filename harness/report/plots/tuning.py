@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
-from harness.report.data.results import Results
+from harness.report.data.results import Results, first_of_each, grouped
 from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.figure import (
@@ -39,10 +39,10 @@ def tuning_curves(results: Results, path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None without searches of several settings.
     """
-    panels: dict[tuple[str, str], list[Searched]] = {}
-    for search in searched(results):
-        if len(search.found["trials"]) > 1 and search.best_of(1) is not None:
-            panels.setdefault((search.cells[0].task, _title(search)), []).append(search)
+    several = (
+        one for one in searched(results) if len(one.found["trials"]) > 1 and one.best_of(1) is not None
+    )
+    panels = grouped(several, lambda search: (search.cells[0].task, _title(search)))
     shown = list(panels.items())[:MOST_PANELS]
     if not shown:
         return None
@@ -53,9 +53,8 @@ def tuning_curves(results: Results, path: Path) -> Pictures | None:
     with canvas((max(7.2, 4.4 * across), 3.9 * down)) as figure:
         axes = panel_axes(figure, down, across, len(shown))
         for ax, ((_, title), own) in zip(axes, shown, strict=True):
-            best: dict[str, list[float]] = {}
-            for search in own:
-                best.setdefault(search.cells[0].algorithm, _curve(search))
+            firsts = first_of_each(own, lambda search: search.cells[0].algorithm)
+            best = {name: _curve(search) for name, search in firsts.items()}
             higher = better_is_higher(own[0].tune["metric"])
             order = sorted(best, key=lambda name: best[name][-1], reverse=higher)[:MOST_LINES]
             for name in order:

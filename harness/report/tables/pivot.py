@@ -21,7 +21,7 @@ from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.budgets import ASKED
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
-from harness.report.tables.text import quantity, words
+from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.cells import as_csv
 
 BUDGETS = ("epsilon", *(f"privacy.{name}" for name in ASKED))
@@ -194,13 +194,8 @@ def _distinguishing(tables: Iterable[Settings]) -> dict[Settings, Settings]:
         fixed: tuple(item for item in fixed if item[0] in ("data.name", "problem.kind", "algorithm.name"))
         for fixed in tables
     }
-    shared: dict[Settings, set[tuple[str, str]]] = {}
-    for fixed, names in headings.items():
-        shared.setdefault(names, set(fixed)).intersection_update(fixed)
-    return {
-        fixed: names + tuple(item for item in fixed if item not in shared[names])
-        for fixed, names in headings.items()
-    }
+    telling = distinguishing({fixed: (names, fixed) for fixed, names in headings.items()})
+    return {fixed: names + tuple(telling[fixed]) for fixed, names in headings.items()}
 
 
 def _grid(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
 from harness.report.tables.text import PRUNED, pruned_texts
 
@@ -67,12 +67,11 @@ def compare_protection(
         plain, value = comparison.plain, comparison.plain.score(measure)
         return plain.algorithm == baseline, not comparison.shared, len(comparison.protected), value
 
-    best: dict[tuple[str | None, str | None], Comparison] = {}
-    for comparison in sorted(comparisons, key=weight, reverse=True):
+    def data_of(comparison: Comparison) -> tuple[str | None, str | None]:
         data = comparison.plain.spec.get("data")
-        digest = comparison.plain.records[0].digest if file_name(data) else None
-        best.setdefault((data_name(data), digest), comparison)
-    every = list(best.values())
+        return data_name(data), comparison.plain.records[0].digest if file_name(data) else None
+
+    every = list(first_of_each(sorted(comparisons, key=weight, reverse=True), data_of).values())
     with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
     return with_baseline or every
 

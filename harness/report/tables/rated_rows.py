@@ -10,6 +10,7 @@ from harness.config.recorded import BUILT_IN, RUN_FIELDS
 from harness.core.units import counted, size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
+from harness.report.data.results import first_of_each
 from harness.report.data.specs import in_text, settings_of
 from harness.report.tables.text import (
     EXTRAPOLATED,
@@ -170,10 +171,8 @@ def column_text(name: str, value: Any, noise_cohort: int | None) -> Any:
 
 def _best_of_methods(answer: Answer) -> list[RatedRow]:
     """Return the first row of each method; all rows where there is only one."""
-    firsts = {rated.algorithm: rated for rated in reversed(answer.rows)}
-    if len(firsts) == 1:
-        return list(answer.rows)
-    return [rated for rated in answer.rows if firsts[rated.algorithm] is rated]
+    firsts = first_of_each(answer.rows, lambda rated: rated.algorithm)
+    return list(answer.rows if len(firsts) == 1 else firsts.values())
 
 
 def _plain(by: str, value: float) -> str:

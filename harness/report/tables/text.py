@@ -12,6 +12,7 @@ from harness.core.units import counted
 from harness.metrics import bounds, described, split_measure
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
 
 #: Measures whose display name is not their own with spaces.
 NAMES = {
@@ -117,7 +118,7 @@ def extrapolation(cohorts: Iterable[Any]) -> str:
     )
 
 
-def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
+def distinguishing(members: Mapping[K, tuple[Hashable, Sequence[V]]]) -> dict[K, list[V]]:
     """Return the texts of every member that not all members of its group have.
 
     Parameters
@@ -125,7 +126,7 @@ def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, li
     members : Mapping
         Member -> its group, and its texts, such as ``algorithm.lr=0.1``.
     """
-    common: dict[str, set[str]] = {}
+    common: dict[Hashable, set[V]] = {}
     for group, texts in members.values():
         common.setdefault(group, set(texts)).intersection_update(texts)
     return {

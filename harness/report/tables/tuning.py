@@ -12,7 +12,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.inversions import inversions
 from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
@@ -38,9 +38,7 @@ UNTOLD = ("seed", "eval_every", "privacy", "data")  # sections that name no sear
 
 def tuning_tables(results: Results) -> list[Grid]:
     """Return a table for every tuned suite: what each search chose, what it was worth, and what it would cost."""
-    suites: dict[str, list[Searched]] = {}
-    for search in searched(results):
-        suites.setdefault(search.cells[0].suite, []).append(search)
+    suites = grouped(searched(results), lambda search: search.cells[0].suite)
     return [_table(suite if len(suites) > 1 else "", found) for suite, found in suites.items()]
 
 
