@@ -130,14 +130,12 @@ def distance(own: Shape, other: Shape) -> float:
     a client, and of skews, where a skew counts as at least `LEAST_SKEW`. What one of the two does not have is left
     out.
     """
-    ratios = [
-        (mine, theirs)
-        for mine, theirs in zip(own[:2], other[:2], strict=True)
+    doublings = (
+        math.log2(max(mine, least) / max(theirs, least))
+        for mine, theirs, least in zip(own, other, (0.0, 0.0, LEAST_SKEW), strict=True)
         if mine is not None and theirs is not None
-    ]
-    if own.skew is not None and other.skew is not None:
-        ratios.append((max(own.skew, LEAST_SKEW), max(other.skew, LEAST_SKEW)))
-    return math.hypot(*(math.log2(mine / theirs) for mine, theirs in ratios))
+    )
+    return math.hypot(*doublings)
 
 
 def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Condition]) -> ReferenceAnswer:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from harness.core.units import counted
 from harness.metrics import better_is_higher
@@ -42,15 +44,6 @@ PALETTE = ("#333333", *(color for color in COLORS if color != "#333333"), "#9999
 PANELS_A_ROW = 2
 MOST_PANELS = 8
 FEWEST = 3  # cells of a panel
-
-
-class AttackPoint(NamedTuple):
-    """A cell: its name, the kind of its protection, and mean and spread of both measures."""
-
-    name: str
-    kind: str
-    x: tuple[float, float]
-    y: tuple[float, float]
 
 
 def attacks(results: Results, path: Path, by: str) -> Pictures | None:
@@ -102,27 +95,18 @@ def attacks(results: Results, path: Path, by: str) -> Pictures | None:
 
 
 def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
-    points = [
-        AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
-        for cell in cells
-    ]
-    for place, kind in enumerate(KINDS):
-        same_kind = [point for point in points if point.kind == kind]
-        if not same_kind:
+    points = pd.DataFrame(
+        [(*_protection(cell), *mean_and_spread(cell, by), *mean_and_spread(cell, measure)) for cell in cells],
+        columns=["name", "kind", "x", "x_spread", "y", "y_spread"],
+    )
+    for kind, color, marker in zip(KINDS, PALETTE, MARKERS, strict=False):
+        own = points[points["kind"] == kind]
+        if own.empty:
             continue
-        ax.errorbar(
-            [p.x[0] for p in same_kind],
-            [p.y[0] for p in same_kind],
-            xerr=[p.x[1] for p in same_kind],
-            yerr=[p.y[1] for p in same_kind],
-            linestyle="",
-            marker=MARKERS[place],
-            elinewidth=0.7,
-            color=PALETTE[place],
-            label=kind,
-        )
-        for point in same_kind:
-            name_point(ax, point.name, (point.x[0], point.y[0]), PALETTE[place])
+        ax.errorbar(own["x"], own["y"], xerr=own["x_spread"], yerr=own["y_spread"], linestyle="", marker=marker,
+                    elinewidth=0.7, color=color, label=kind)  # fmt: skip
+        for name, x, y in zip(own["name"], own["x"], own["y"], strict=True):
+            name_point(ax, name, (x, y), color)
     text, blind = DRAWN[measure]
     level = blind if isinstance(blind, float) else fmean(v for c in cells for v in c.values(blind).values())
     ax.axhline(level, color="#666666", linestyle="--", linewidth=0.9)
