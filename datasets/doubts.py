@@ -21,6 +21,9 @@ FEWEST = 20  # rows from which a column that differs in every one is called an i
 MANY = 20  # different numbers of a label, above which they look like a quantity
 #: Days since 1970 from 1800 to 2200, outside of which dates are placeholders.
 PLAUSIBLE = (-62_091, 84_006)
+NEAR = 10  # numbers next to one at the end, to which its distance is compared
+OFTEN = 3  # times that a number occurs before it may stand for a missing cell behind a gap
+WIDE_GAP = 3  # times the widest gap between numbers next to it
 WIDE = 50  # values of a text column, above which the number of its features is said
 #: Different numbers with one unit, or after a sign such as <, below which they look like categories.
 FEW_UNITS = 10
@@ -290,7 +293,8 @@ def _sentinel(name: str, cells: Cells) -> list[str]:
 def sentinels(values: NDArray[np.float64]) -> list[float]:
     """Return numbers such as -999 and 9999 that are apart from the others.
 
-    They lie further from the others than these from each other, or are the only negative ones.
+    They lie further from the others than these from each other, are the only negative ones, or occur several times
+    behind a gap that is wide beside those of the numbers next to it, as 99 among ages up to 70.
     """
     if not len(values) or not {float(values.min()), float(values.max())} & SENTINELS:
         return []
@@ -302,7 +306,14 @@ def sentinels(values: NDArray[np.float64]) -> list[float]:
     codes = {value for value in different if value in SENTINELS}
     negative = codes & {value for value in different if value < 0} if low >= 0 else set()
     ends = {different[0], different[-1]} & codes
-    return sorted(negative | {code for code in ends if max(low - code, code - high) > high - low})
+    far = {code for code in ends if max(low - code, code - high) > high - low}
+    behind = {
+        code
+        for code, near in ((different[0], others[:NEAR]), (different[-1], others[-NEAR:]))
+        if code in codes and len(near) == NEAR and np.count_nonzero(values == code) >= OFTEN
+        if min(abs(np.subtract(near, code))) >= WIDE_GAP * max(np.diff(near))
+    }
+    return sorted(negative | far | behind)
 
 
 def _words(name: str, cells: Cells, declared: bool) -> list[str]:

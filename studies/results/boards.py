@@ -111,10 +111,16 @@ class Row:
 
         Where the table has it, it is paired, and its interval covers both searches.
         """
-        if self["privacy_change"] is None or measure != self["ranked_by"]:
-            return self.mean(measure) - free.mean(measure)
-        ends = self["privacy_change_low"], self["privacy_change_high"]
-        return Value(self["privacy_change"], *ends, (self.id, free.id))
+        return self._change("privacy_change", free, measure)
+
+    def of_compression(self, whole: Row, measure: str) -> Value:
+        """Return the change of a measure from a row without compression, as `of_privacy` does."""
+        return self._change("compression_change", whole, measure)
+
+    def _change(self, column: str, plain: Row, measure: str) -> Value:
+        if self[column] is None or measure != self["ranked_by"]:
+            return self.mean(measure) - plain.mean(measure)
+        return Value(self[column], self[f"{column}_low"], self[f"{column}_high"], (self.id, plain.id))
 
     @property
     def bytes_a_round(self) -> float:

@@ -25,8 +25,8 @@ from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import comparison, gaps, refuse_ranks, relative_bytes
 from harness.report.data.exposed import clients_of, most_exposed_of
 from harness.report.data.identity import known_versions, plugged
-from harness.report.data.privacy_change import privacy_changes
 from harness.report.data.procedure import Procedures
+from harness.report.data.protection_change import protection_changes
 from harness.report.data.released import PAIRED, SHARED, draws_of_run, released
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped, telling_settings
@@ -107,7 +107,7 @@ def leaderboard(
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
     parts = [_descriptions(cells), _values(cells, metrics, diagnostics), gaps(cells)]
-    parts += [privacy_changes(cells, resolution)]
+    parts += [protection_changes(cells, resolution)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]

@@ -12,7 +12,7 @@ import pandas as pd
 from harness.config.recorded import model_meta
 from harness.core.units import counted
 from harness.report.data.clients import ALONE, client_rows
-from harness.report.data.privacy_change import change_from
+from harness.report.data.protection_change import change_from
 from harness.report.data.results import Cell
 from harness.report.data.statistics import t_half
 from harness.report.data.tested import seed_pairs

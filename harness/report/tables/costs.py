@@ -15,7 +15,7 @@ from harness.core.units import counted, size
 from harness.metrics import better_is_higher
 from harness.report.data.clients import ALONE, GAINS, by_seed, client_changes
 from harness.report.data.identity import plugged
-from harness.report.data.privacy_change import Change, change_from
+from harness.report.data.protection_change import Change, change_from
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import clients, data_name, part_name, partition_text

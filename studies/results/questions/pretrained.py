@@ -50,7 +50,7 @@ def page(boards: Boards) -> Page:
         if epsilon is not None:
             made.values[f"cost, {budget(epsilon)}"] = row.of_privacy(whole[None], "accuracy").points()
         for kind in [kind for kind in kinds if kind != WHOLE]:
-            change = kinds[kind][epsilon].mean("accuracy") - row.mean("accuracy")
+            change = kinds[kind][epsilon].of_compression(row, "accuracy")
             made.values[f"{kind}, {budget(epsilon)}, change"] = change.points()
     apart = max(
         abs(100 * (whole[e].mean("accuracy") - row.mean("accuracy")).number) for e, row in twin.items()

@@ -85,7 +85,7 @@ def change(board: Board, kind: str, beta: float, epsilon: float | None) -> Value
     row, whole = found(board, kind, beta, epsilon), found(board, "FedAvg", 0.0, epsilon)
     if row.id == whole.id:
         return Value(0.0, rows=(row.id,))
-    return row.mean("auroc") - whole.mean("auroc")
+    return row.of_compression(whole, "auroc")
 
 
 def sent_a_round(row: Row) -> float:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from datasets.catalog import load
+from datasets.doubts import sentinels
 from datasets.errors import DataError
 from harness.config.fields import DataSpec
 
@@ -134,6 +135,22 @@ def test_numbers_far_from_the_others_are_named(read, caplog, codes, told, suffix
     read([*HEIGHTS, *codes], suffix)
     assert ("far from its other numbers" in caplog.text) == bool(told)
     assert f"has {told} in {len(codes)} rows" in caplog.text or not told
+
+
+@pytest.mark.parametrize(
+    ("others", "code", "times", "told"),
+    [
+        (range(18, 71), 99, 3, True),
+        (range(18, 71), 99, 2, False),  # two old people
+        (range(18, 97), 99, 3, False),
+        ([2**n for n in range(10)], 999, 3, False),  # gaps grow
+        (range(0, 40), -9, 3, True),
+        ([10, 40, 70], 99, 3, False),  # too few to compare with
+    ],
+)
+def test_a_frequent_number_behind_a_wide_gap_may_be_a_code(others, code, times, told):
+    values = np.array([*others, *others, *[code] * times], float)
+    assert sentinels(values) == ([float(code)] if told else [])
 
 
 def test_a_declared_code_is_missing_however_it_is_written(read, caplog):

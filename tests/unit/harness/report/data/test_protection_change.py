@@ -1,4 +1,6 @@
-"""The change that privacy makes to a row."""
+"""The change that privacy, or compression, makes to a row."""
+
+import math
 
 import pytest
 
@@ -53,3 +55,23 @@ def test_the_interval_is_over_searches_where_there_were_any():
     other = changes(at(None, 0.8, finalists=()), at(2.0, 0.7, finalists=[(0.4, [0.6] * 10)]))
     assert alone.loc[("fedavg", 2.0), "privacy_change_low"] > -0.12
     assert other.loc[("fedavg", 2.0), "privacy_change_low"] < -0.18
+
+
+def test_compression_is_compared_with_whole_messages_under_the_same_privacy():
+    def runs(epsilon, beta, mean):
+        privacy = None if epsilon is None else private(epsilon)
+        compression = {"alpha": 0.0, "beta": beta}
+        return [
+            done(spec("fedavg", seed, privacy=privacy, compression=compression), accuracy=mean + off)
+            for seed, off in enumerate(JITTER)
+        ]
+
+    board = leaderboard(
+        Results([*runs(None, 0.0, 0.8), *runs(None, 0.9, 0.79), *runs(2.0, 0.0, 0.7), *runs(2.0, 0.9, 0.65)])
+    )
+    found = board.set_index([board["epsilon_asked"].fillna(0), "beta"])
+    assert found["compression_change"].astype("float64").to_dict() == pytest.approx(
+        {(0, 0.0): math.nan, (0, 0.9): -0.01, (2, 0.0): math.nan, (2, 0.9): -0.05}, nan_ok=True
+    )
+    assert found.loc[(2, 0.9), "privacy_change"] == pytest.approx(-0.14)
+    assert found.loc[(2, 0.9), "compression_change_low"] == pytest.approx(-0.05)
