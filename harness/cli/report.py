@@ -29,7 +29,7 @@ from harness.report.data.results import Results
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
-from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.columns import ShownColumn, measures_of, narrow_columns
 from harness.report.tables.named_columns import column_names, columns_named
 from harness.report.tables.rows import Board
 from harness.report.tables.summary import print_summary
@@ -97,8 +97,7 @@ def _in_bold(
         return set()
     if args.markdown is args.latex is None:
         raise UserError("--bold-best: needs --markdown or --latex")
-    measures = [column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean")]
-    best = best_of(results.cells, [name for name in measures if known(name)])
+    best = best_of(results.cells, measures_of(columns))
     if not best:
         log.print(
             "--bold-best: nothing is in bold: no shown measure has two rows with the same data, partition, privacy "

@@ -18,7 +18,15 @@ from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
-from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, is_compressed, part_name
+from harness.report.data.specs import (
+    PARTITION_FIELDS,
+    data_name,
+    dotted,
+    flatten,
+    in_text,
+    is_compressed,
+    part_name,
+)
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
 from harness.storage.store import RunRecord
 
@@ -231,6 +239,11 @@ class Cell:
     def algorithm(self) -> str:
         """Name of the algorithm."""
         return part_name(self.spec["algorithm"]) or ""
+
+    @property
+    def data(self) -> str:
+        """Name of the data; empty for problems that draw their own."""
+        return data_name(self.spec.get("data")) or ""
 
     @property
     def is_protected(self) -> bool:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.config.report import ReportSpec, known
+from harness.config.report import ReportSpec
 from harness.core.errors import UserError
 from harness.report.data.best import RULE, best_of
 from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex, software
 from harness.report.plots.every import PICTURES
-from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.columns import measures_of, narrow_columns
 from harness.report.tables.pivot import Grid
 from harness.report.tables.rows import Board, board_of
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
@@ -116,13 +116,8 @@ def _board(results: Results, frame: pd.DataFrame) -> str:
         f"beyond the {MOST_ROWS} best of a task": len(done) - len(part),
     }
     sentence = "".join(f" Rows left out {why}: {count}." for why, count in omitted.items() if count)
-    best = best_of(results.cells, _measures(columns))
+    best = best_of(results.cells, measures_of(columns))
     return _table(sheet(board, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
-
-
-def _measures(columns: Sequence[ShownColumn]) -> list[str]:
-    names = (column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean"))
-    return [name for name in names if known(name)]
 
 
 def _table(content: Sheet, caption: str, label: str) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import data_name, is_coded, largest_ratio
+from harness.report.data.specs import is_coded, largest_ratio
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -118,7 +118,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     steps = first.given.get("algorithm.local_steps")
     size = first.given.get("algorithm.batch_size")
     beside = f", {counted(steps, 'local step')} of {counted(size, 'sample')}" if steps else ""
-    write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
+    write_title(ax, f"{first.data} · {first.algorithm}{beside}")
 
 
 def _protection(cell: Cell) -> tuple[str, str]:

@@ -29,10 +29,18 @@ if TYPE_CHECKING:
 BELOW = {"round": "round", "bytes": "bytes sent so far, both ways"}
 
 
-def learning_curves(
-    results: Results, path: Path, metric: str = "accuracy", along: str | None = None
+def draw_curves(
+    results: Results,
+    path: Path,
+    metric: str = "accuracy",
+    against: str = "round",
+    *,
+    along: str | None = None,
+    fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
-    """Draw `metric` against the round: the mean over seeds and a band of one sample standard deviation.
+    """Draw a measure during training: the mean over seeds and a band of one sample standard deviation.
+
+    There is one line per cell, or per algorithm if a panel has too many cells.
 
     Parameters
     ----------
@@ -41,36 +49,19 @@ def learning_curves(
     path : Path
         Where to write, without suffix.
     metric : str
-        Metric to draw; tasks without it show the first of `FALLBACK` that applies.
+        Metric to draw.
+    against : {"round", "bytes"}
+        What stands below.
     along : str, optional
         A setting such as ``compression.alpha``, or a section: runs that differ only in it share a panel. By default
         all runs of a task share a panel.
+    fallback : tuple of str
+        Tasks without `metric` show the first of these that applies; without any they are omitted.
 
     Returns
     -------
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
-    """
-    return draw_curves(results, path, metric, "round", along=along)
-
-
-def draw_curves(
-    results: Results,
-    path: Path,
-    metric: str,
-    against: str,
-    *,
-    along: str | None = None,
-    fallback: tuple[str, ...] = FALLBACK,
-) -> Pictures | None:
-    """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`.
-
-    Parameters
-    ----------
-    against : {"round", "bytes"}
-        What stands below.
-    fallback : tuple of str
-        What tasks without `metric` show; without any they are omitted.
     """
     panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (

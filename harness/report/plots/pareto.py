@@ -15,7 +15,6 @@ from harness.report.data.leaderboard import model_for
 from harness.report.data.procedure import searches
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import data_name
 from harness.report.plots.figure import (
     COLORS,
     Pictures,
@@ -93,8 +92,7 @@ def pareto(results: Results, path: Path, by: str) -> Pictures | None:
         for (left, right), (cell, points) in zip(axes, rows, strict=True):
             _against_epsilon(left, points, resolution)
             _against_bytes(right, points, resolution)
-            data = data_name(cell.spec.get("data")) or ""
-            left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
+            left.set_title(f"{cell.data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
         figure.draw_without_rendering()  # finds where everything stands
         for ax in axes.flat:

@@ -7,7 +7,6 @@ from pathlib import Path
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.results import Results, first_of_each, grouped
-from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -82,10 +81,9 @@ def _curve(search: Searched) -> list[float]:
 def _title(search: Searched) -> str:
     cell = search.cells[0]
     budget = budget_of(cell)
-    data = data_name(cell.spec.get("data")) or ""
     problem = cell.given.get("problem.kind", "")
     parts = [
-        data,
+        cell.data,
         "" if problem == "classify" else problem,
         f"ε {budget.epsilon:g}" if budget.kind else "no privacy",
     ]

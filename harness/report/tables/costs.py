@@ -18,7 +18,7 @@ from harness.report.data.identity import plugged
 from harness.report.data.protection_change import Change, change_from
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import clients, data_name, part_name, partition_text
+from harness.report.data.specs import clients, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NO_DIFFERENCE
 from harness.report.tables.pivot import Grid
@@ -293,7 +293,7 @@ def _setting(comparison: Comparison) -> str:
 
 def data_of(cell: Cell) -> str:
     """Return the name of a cell's data or problem."""
-    return data_name(cell.spec.get("data")) or str(part_name(cell.spec.get("problem")))
+    return cell.data or str(part_name(cell.spec.get("problem")))
 
 
 def _tried(cells: Sequence[Cell]) -> int | str:

@@ -17,11 +17,10 @@ from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
 from harness.report.tables.costs import costs, data_of
 from harness.report.tables.pivot import Grid
-from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
+from harness.report.tables.privacy import guarantee, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, labels
 from harness.report.tables.rows import Board
-from harness.report.tables.together import together
-from harness.report.tables.write import fits, print_table, reasons
+from harness.report.tables.write import fits, print_table, remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +75,7 @@ def print_summary(
             f"{done} of {counted(runs, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
-        for text in [*reasons(frame), *exposure(board), *together(frame)]:
+        for text in remarks(board):
             _say(console, text)
     for text in inversion_sentences(results.cells):
         _say(console, text)

@@ -13,7 +13,6 @@ from harness.report.data.budgets import budget_of
 from harness.report.data.inversions import inversions
 from harness.report.data.procedure import Procedures
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import data_name
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
@@ -247,7 +246,7 @@ def _data_sets(cells: Sequence[Cell]) -> list[str]:
     """Return the data sets of cells, with options where those of one name differ: ``adult(sensitive=sex)``."""
     options = {
         number: (
-            data_name(cell.spec.get("data")) or "",
+            cell.data,
             [f"{name}={value}" for name, value in sorted(cell.given.items()) if name.startswith("data.")],
         )
         for number, cell in enumerate(cells)

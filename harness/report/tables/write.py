@@ -141,7 +141,7 @@ def markdown_text(
     frame = board.frame
     lines = [in_markdown(summary(frame)), "", *([grids_markdown(above), "### All rows", ""] if above else [])]
     lines += [*sheet(board, columns, best).markdown(), ""]
-    notes = [*([RULE] if best else []), *also, *reasons(frame), *exposure(board), *together(frame)]
+    notes = [*([RULE] if best else []), *also, *remarks(board)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -214,7 +214,7 @@ def print_table(board: Board, console: Console | None = None) -> None:
     if omitted:
         wide = sum(_widths(_texts(every, rows)).values()) + 1
         console.print(Text(f"Omitted for lack of width: {', '.join(omitted)}. COLUMNS={wide} shows all."))
-    for text in [*reasons(frame), *exposure(board), *together(frame)]:
+    for text in remarks(board):
         console.print(Text(text))
 
 
@@ -295,6 +295,11 @@ def _texts(columns: Sequence[ShownColumn], rows: Sequence[Row]) -> dict[str, lis
 def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return heading -> width of a column of the terminal table, with its border."""
     return {heading: max(map(len, [heading, *cells])) + 3 for heading, cells in texts.items()}
+
+
+def remarks(board: Board) -> list[str]:
+    """Return what belongs below every table: why rows lack something, whose epsilons are, and what all reveal."""
+    return [*reasons(board.frame), *exposure(board), *together(board.frame)]
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:

@@ -24,7 +24,7 @@ from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.html.page import write_page, write_report
 from harness.report.plots.budgets import _all_lines, accuracy_against_epsilon
-from harness.report.plots.curves import learning_curves
+from harness.report.plots.curves import draw_curves
 from harness.report.plots.figure import panels_of
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
@@ -336,7 +336,7 @@ def test_sizes_have_units(count, text):
 
 @pytest.mark.slow
 def test_equal_records_give_equal_pictures(records, tmp_path):
-    first, second = (learning_curves(Results(records), tmp_path / name) for name in "ab")
+    first, second = (draw_curves(Results(records), tmp_path / name) for name in "ab")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
     assert first[0].read_bytes().startswith(b"\x89PNG")
@@ -345,7 +345,7 @@ def test_equal_records_give_equal_pictures(records, tmp_path):
 
 @pytest.mark.usefixtures("vectors_only")
 def test_curves_name_every_line_and_the_measure(records, tmp_path):
-    texts = texts_in(learning_curves(Results(records), tmp_path / "a")[1])
+    texts = texts_in(draw_curves(Results(records), tmp_path / "a")[1])
     assert {"Accuracy", "round", "fedavg", "ditto no DP dropped=0", "ditto ε=8 dropped=0.9"} <= set(texts)
 
 
@@ -357,7 +357,7 @@ def test_a_file_with_dollars_in_its_name_is_no_formula(tmp_path):
     titles = [panel.title for panel in panels_of(Results(runs), "accuracy")]
     assert len(titles) == 2 and any(r"\$\frac{\$.csv" in title for title in titles)
     assert r"a$\frac{$.csv · classify" in " ".join(
-        texts_in(learning_curves(Results(runs), tmp_path / "curves")[1])
+        texts_in(draw_curves(Results(runs), tmp_path / "curves")[1])
     )
 
 
@@ -371,12 +371,12 @@ def test_runs_that_differ_in_one_section_alone_share_a_panel(tmp_path):
         for compression in (rising, pruned(0.5))
     ]
     runs.append(curve("splitnn", rounds=40, compression=pruned(0.0)))
-    texts = texts_in(learning_curves(Results(runs), tmp_path / "a", along="compression")[1])
+    texts = texts_in(draw_curves(Results(runs), tmp_path / "a", along="compression")[1])
     assert {"lvfl pruned=0.2@0,0.4/0.6@10 dropped=0.0", "lvfl pruned=0.0 dropped=0.5"} <= set(texts)
     assert {"rounds=20", "rounds=30"} <= {word for text in texts for word in text.split()}
     assert not any("splitnn" in text or "rounds=40" in text for text in texts)
     assert texts.count("Accuracy") == 2
-    assert texts_in(learning_curves(Results(runs), tmp_path / "b")[1]).count("Accuracy") == 1
+    assert texts_in(draw_curves(Results(runs), tmp_path / "b")[1]).count("Accuracy") == 1
 
 
 @pytest.mark.usefixtures("vectors_only")
@@ -407,7 +407,7 @@ def test_an_algorithm_looks_the_same_in_every_panel(tmp_path):
         done(spec(name, partition=partition(5.0)), evaluation(10, accuracy=value))
         for name, value in (("ditto", 0.8), ("fedavg", 0.7))
     ]
-    svg = learning_curves(Results(runs), tmp_path / "a")[1].read_text()
+    svg = draw_curves(Results(runs), tmp_path / "a")[1].read_text()
     assert texts_in(tmp_path / "a.svg").count("fedavg") == 1  # and "fedavg lr=0.9" below the other panel
     marks = re.findall(r'<use [^>]*style="fill: (#\w+); stroke: #ffffff', svg)
     assert marks.count("#0072b2") == 2 * marks.count("#d55e00") > 0
@@ -422,7 +422,7 @@ def test_variants_leave_out_what_says_no_more_than_the_rest(tmp_path):
 
 
 @pytest.mark.usefixtures("vectors_only")
-def test_costs_are_learning_curves_where_budgets_agree(tmp_path):
+def test_costs_are_draw_curves_where_budgets_agree(tmp_path):
     """A run that never communicates has no place on a logarithmic axis: it is a level line in the legend."""
     runs = [curve("fedavg"), curve("local", scale=0)]
     texts = texts_in(accuracy_against_bytes(Results(runs), tmp_path / "a")[1])
@@ -433,9 +433,9 @@ def test_costs_are_learning_curves_where_budgets_agree(tmp_path):
 def test_stationarity_or_loss_is_drawn_if_there_is_no_accuracy(tmp_path):
     quadratic = {"data": None, "partition": None, "model": None, "problem": {"kind": "quadratic_minimax"}}
     both = done(spec("sagda", **quadratic), evaluation(10, stationarity=0.1, loss=3.0))
-    assert "Stationarity" in texts_in(learning_curves(Results([both]), tmp_path / "a")[1])
+    assert "Stationarity" in texts_in(draw_curves(Results([both]), tmp_path / "a")[1])
     loss = done(spec("sagda", **quadratic), evaluation(10, loss=3.0))
-    assert "Loss" in texts_in(learning_curves(Results([loss]), tmp_path / "b")[1])
+    assert "Loss" in texts_in(draw_curves(Results([loss]), tmp_path / "b")[1])
 
 
 def asked(algorithm, epsilon, accuracy, seed=0, **parts):
@@ -563,7 +563,7 @@ def test_a_single_budget_is_no_picture_of_what_privacy_costs(tmp_path):
 
 def test_nothing_to_draw_is_no_picture(tmp_path):
     for nothing in ([], [undone(spec(), "failed", "no luck")], [done(spec())]):
-        assert learning_curves(Results(nothing), tmp_path / "a") is None
+        assert draw_curves(Results(nothing), tmp_path / "a") is None
         assert accuracy_against_bytes(Results(nothing), tmp_path / "a") is None
     assert list(tmp_path.iterdir()) == []
 
@@ -573,7 +573,7 @@ def test_many_settings_are_cut_to_the_best_of_each_algorithm(tmp_path):
     runs = [
         done(spec("fedavg", lr=lr), evaluation(10, accuracy=lr)) for lr in np.linspace(0.1, 0.9, 9).round(1)
     ]
-    texts = texts_in(learning_curves(Results(runs), tmp_path / "a")[1])
+    texts = texts_in(draw_curves(Results(runs), tmp_path / "a")[1])
     assert "fedavg lr=0.9" in texts and "fedavg lr=0.1" not in texts
     assert "the best setting of each algorithm" in texts
 

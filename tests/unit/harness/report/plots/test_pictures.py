@@ -11,7 +11,7 @@ from datasets.client_statistics import ClientCounts, unpack
 from harness.cli.parser import main
 from harness.report.data.results import Results
 from harness.report.plots import figure
-from harness.report.plots.curves import learning_curves
+from harness.report.plots.curves import draw_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
 from harness.report.plots.tuning import _title as tuning_title
@@ -175,7 +175,7 @@ def test_long_titles_do_not_run_into_each_other(monkeypatch, tmp_path):
         )
         for alpha in (0.1, 0.3, 0.5)
     ]
-    learning_curves(Results(runs), tmp_path / "a")
+    draw_curves(Results(runs), tmp_path / "a")
     (made,) = drawn
     made.draw_without_rendering()
     titles = [ax._left_title.get_window_extent() for ax in made.axes if ax.get_title(loc="left")]
