@@ -42,7 +42,7 @@ def print_summary(
     Parameters
     ----------
     results : Results
-        Run records of the suite.
+        Runs of the suite.
     board : Board
         Their leaderboard.
     by, baseline
