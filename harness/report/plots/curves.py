@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -74,24 +74,28 @@ def draw_curves(
     styles = Styles(results, panels, ((c.algorithm, kinds[c.key]) for p in panels for c in p.cells))
 
     def draw(ax: Axes, panel: Panel) -> None:
-        scale = "linear"
+        moving = False
         for cell in panel.cells:
-            line, data = names[cell.key], _tidy(cell, panel.metric, against)
             look = styles.of(cell.algorithm, kinds[cell.key])
-            moving = data if against == "round" else data[data["x"] > 0]
-            if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
-                last = data.loc[data["round"] == data["round"].max(), "y"].mean()
-                ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=line)
-                continue
-            scale = "linear" if against == "round" else "log"
-            every = max(1, moving["x"].nunique() // 8)
-            at = moving.groupby("x")["y"]
-            mean, spread = at.mean(), at.std()
-            ax.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.15)
-            ax.plot(mean.index, mean, label=line, markevery=every, **look)
-        label_axes(ax, panel, BELOW[against], scale)
+            moving |= _draw_line(ax, _tidy(cell, panel.metric, against), names[cell.key], look, against)
+        label_axes(ax, panel, BELOW[against], "log" if moving and against != "round" else "linear")
 
     return write_pictures(panels, draw, path, "the best setting of each algorithm" if cut else "", apart=cut)
+
+
+def _draw_line(ax: Axes, data: pd.DataFrame, label: str, look: Mapping[str, Any], against: str) -> bool:
+    """Draw the line of a cell; return whether it moves along the axis, as what sends nothing does not."""
+    moving = data if against == "round" else data[data["x"] > 0]
+    if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
+        last = data.loc[data["round"] == data["round"].max(), "y"].mean()
+        ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=label)
+        return False
+    every = max(1, moving["x"].nunique() // 8)
+    at = moving.groupby("x")["y"]
+    mean, spread = at.mean(), at.std()
+    ax.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.15)
+    ax.plot(mean.index, mean, label=label, markevery=every, **look)
+    return True
 
 
 def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
