@@ -21,6 +21,7 @@ from harness.executors.work import Work
 from harness.report.data.columns import TABLES
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.published import PublishedRow, figures, read_fields
+from harness.report.data.results import Results
 from harness.report.tables.write import csv_text
 from harness.simulation.build import data_digest, identify
 
@@ -114,7 +115,7 @@ def repeat_row(
         for one, record in zip(specs, records, strict=True)
         if record.status != "done"
     }
-    (fields,) = read_fields(csv_text(leaderboard(records)))
+    (fields,) = read_fields(csv_text(leaderboard(Results(records))))
     return Repetition(row, runs, earlier, failed, _compared(row, figures(fields), len(specs)))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
@@ -30,15 +29,13 @@ from harness.report.data.results import Results
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
-from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.columns import ShownColumn, measures_of, narrow_columns
 from harness.report.tables.named_columns import column_names, columns_named
 from harness.report.tables.rows import Board
 from harness.report.tables.summary import print_summary
-from harness.report.tables.write import print_table, write_csv, write_latex, write_markdown
-from harness.storage.files import make_own_folder
+from harness.report.tables.write import csv_text, latex_text, markdown_text, print_table
+from harness.storage.files import make_own_folder, output_text
 from harness.storage.store import SEARCH, Store
-
-Made = TypeVar("Made")
 
 
 def leaderboard_command(args: argparse.Namespace) -> int:
@@ -60,18 +57,20 @@ def leaderboard_command(args: argparse.Namespace) -> int:
     if args.columns == "help":
         _print_columns(frame)
         return 0
-    chosen = [] if args.columns is None else columns_named(frame, args.columns.split(","))
+    board = Board(frame, results.cells)
+    chosen = [] if args.columns is None else columns_named(board, args.columns.split(","))
     columns = [one.column for one in chosen] or None
     names_of_columns = list(dict.fromkeys(name for one in chosen for name in one.names))
     part = frame[names_of_columns] if chosen else frame
-    board = Board.of(frame, results)
     best = _in_bold(results, narrow_columns(board) if columns is None else columns, args)
     if spec.baseline is None and "paired_p_holm" in names_of_columns:
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
-    _write(part, args.csv, write_csv)
-    _write(board, args.markdown, partial(write_markdown, columns=columns, best=best))
-    _write(board, args.latex, partial(write_latex, columns=columns, best=best))
-    _write(part, args.parquet, write_parquet)
+    _write(args.csv, partial(csv_text, part))
+    _write(args.markdown, partial(markdown_text, board, columns, best))
+    _write(args.latex, partial(latex_text, board, columns, best))
+    if args.parquet is not None:
+        write_parquet(part, args.parquet)
+        log.print(f"wrote {args.parquet}", markup=False)
     if args.json:
         print(part.to_json(orient="records", indent=1))
     elif frame.empty and conditions:
@@ -98,8 +97,7 @@ def _in_bold(
         return set()
     if args.markdown is args.latex is None:
         raise UserError("--bold-best: needs --markdown or --latex")
-    measures = [column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean")]
-    best = best_of(results.cells, [name for name in measures if known(name)])
+    best = best_of(results.cells, measures_of(columns))
     if not best:
         log.print(
             "--bold-best: nothing is in bold: no shown measure has two rows with the same data, partition, privacy "
@@ -127,9 +125,10 @@ def export_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -> None:
+def _write(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a text to a file, if one is asked for."""
     if path is not None:
-        write(what, path)
+        output_text(path, text())
         log.print(f"wrote {path}", markup=False)
 
 
@@ -187,7 +186,7 @@ def write_all(
     """
     spec = replace(spec, figures=(*spec.figures, "pdf")) if paper else spec
     report = report_folder(store, name, spec, statement=statement)
-    damaged = sum(record.status == "damaged" for record in report.results)
+    damaged = sum(record.status == "damaged" for record in report.results.records)
     if as_json:
         print(report.leaderboard().to_json(orient="records", indent=1))
         return damaged

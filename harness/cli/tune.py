@@ -18,6 +18,7 @@ from harness.config.suite import Suite, checked_name, is_run_file
 from harness.config.yaml import mapping, read_yaml
 from harness.core.errors import UserError
 from harness.executors.suites import run_suite
+from harness.report.data.results import Results
 
 SEEDS = "0..9"  # reported, of a run file
 TUNED_ENDING = "-tuned"  # added to the name of a file without a search
@@ -31,7 +32,7 @@ def tune_command(args: argparse.Namespace) -> int:
     from harness.report.tables.chosen import tuned_cells, write_run_files
 
     store = results_folder(args.out)
-    cells = tuned_cells(store.some_records(suite.name))
+    cells = tuned_cells(Results(store.some_records(suite.name)))
     rows = [cell.row() for cell in cells]
     files = write_run_files(cells, store.root / suite.name)
     if args.json:

@@ -17,15 +17,8 @@ from harness.report.tables.rows import Board, board_of
 from harness.storage.files import make_own_folder
 from harness.storage.store import RunRecord, Store
 
-SECTIONS = (
-    "algorithm",
-    "data",
-    "partition",
-    "problem",
-    "model",
-    "topology",
-    "cohort",
-)  # with options of their own
+#: Sections with options of their own.
+SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from harness.cli.parser import main
 from harness.config.report import Pivot
 from harness.report.data.export import write_tidy
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.data.tidy import tidy
 from harness.report.tables.pivot import grids_csv, tabulate
-from harness.report.tables.write import write_csv
+from harness.report.tables.write import csv_text
+from harness.storage.files import output_text
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 from tests.support import records
@@ -152,8 +154,8 @@ def test_csv_files_hold_no_formulas(tmp_path):
     data = {"name": "csv", "path": "=1+1.csv", "label": "@label", "sensitive": "+1 group", "client": "-1e3"}
     record = records.done(records.spec("=cmd()", lr=-0.5, data=data), suite="-suite", accuracy=0.5)
     write_tidy(tidy([record]), tmp_path / "tidy.csv")
-    write_csv(leaderboard([record]), tmp_path / "board.csv")
-    grids = tabulate([record], Pivot("data.path", "data.sensitive"), "accuracy")
+    output_text(tmp_path / "board.csv", csv_text(leaderboard(Results([record]))))
+    grids = tabulate(Results([record]), Pivot("data.path", "data.sensitive"), "accuracy")
     (tmp_path / "grids.csv").write_text(grids_csv(grids))
     for name in ("tidy", "board", "grids"):
         found = pd.read_csv(tmp_path / f"{name}.csv", dtype=str, keep_default_na=False)

@@ -15,6 +15,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED
 from harness.executors.scheduler import run_one
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.data.tidy import tidy
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import tabulate
@@ -48,7 +49,7 @@ def replaced(tmp_path):
 
 def test_runs_on_a_replaced_file_have_a_row_of_their_own(replaced):
     records = Store(replaced).records()
-    frame = leaderboard(records)
+    frame = leaderboard(Results(records))
     assert sorted(frame["done"]) == [1, 2] and frame["task"].nunique() == 2
     for row in frame.to_dict("records"):
         assert f"data.digest={digest_of(records, row['done'])}" in row["settings"]
@@ -63,10 +64,10 @@ def digest_of(records, count):
 
 def test_they_are_apart_in_pivots_and_choices_too(replaced):
     records = Store(replaced).records()
-    grids = tabulate(records, Pivot("algorithm.name", "model.name"), "accuracy")
+    grids = tabulate(Results(records), Pivot("algorithm.name", "model.name"), "accuracy")
     assert sorted(len(place.values) for grid in grids for place in grid.places.values()) == [1, 2]
     assert len({grid.title for grid in grids}) == 2
-    tables = chosen_tables(records, Choice(by="accuracy", show=("accuracy",)))
+    tables = chosen_tables(Results(records), Choice(by="accuracy", show=("accuracy",)))
     assert sorted(grid.places["fedavg", "Seeds"].text for grid in tables) == ["1/1", "2/2"]
 
 
@@ -84,7 +85,7 @@ def test_copies_of_a_file_are_one_data_set_and_others_are_not(replaced, tmp_path
     spec = TABLE | {"data": TABLE["data"].format(path=copy), "algorithm": "fedprox"}
     assert run_one(read_spec(spec), replaced).status == "done"
     digest = hashlib.sha256(copy.read_bytes()).hexdigest()
-    frame = leaderboard(Store(replaced).records())
+    frame = leaderboard(Results(Store(replaced).records()))
     same = frame[frame["dataset"] == f"m.csv {digest[:6]}"]
     assert sorted(same["algorithm"]) == ["fedavg", "fedprox"] and same["task"].nunique() == 1
     (other,) = set(frame["dataset"]) - set(same["dataset"])
@@ -142,7 +143,7 @@ def test_an_edited_plugin_has_a_row_of_its_own(tmp_path, forget, capsys):
         command += ["--rounds", "2", "--seed", seeds, "--out", str(root)]
         assert main(command) == 0, capsys.readouterr().err
     forget()
-    frame = leaderboard(Store(root).records())
+    frame = leaderboard(Results(Store(root).records()))
     assert list(frame["done"]) == [1, 1]
     assert frame["settings"].str.contains(r"versions\.plugins\.algorithm=sha256:").all()
 
@@ -159,7 +160,7 @@ def test_a_suite_row_holds_runs_that_have_not_begun(tmp_path):
         for id, spec in ((done.id, specs[0]), (build.identify(specs[1]), specs[1]))
     ]
     store.write_suite("two", {"suite": "two", "profile": "", "cells": cells})
-    frame = leaderboard(store.records("two"))
+    frame = leaderboard(Results(store.records("two")))
     assert len(frame) == 1 and tuple(frame.loc[0, ["done", "missing"]]) == (1, 1)
 
 
@@ -188,9 +189,9 @@ def two_seeds(tmp_path):
 
 def test_a_record_without_newer_settings_keeps_its_row(two_seeds):
     """The ids tell that both seeds are of one spec, the same data and versions."""
-    before = leaderboard(Store(two_seeds).records())
+    before = leaderboard(Results(Store(two_seeds).records()))
     old(two_seeds, 0)
-    after = leaderboard(Store(two_seeds).records())
+    after = leaderboard(Results(Store(two_seeds).records()))
     assert list(after["done"]) == [2]
     assert after.equals(before)
 
@@ -198,7 +199,7 @@ def test_a_record_without_newer_settings_keeps_its_row(two_seeds):
 def test_what_cannot_be_told_is_a_row_of_unknown_versions(two_seeds, monkeypatch):
     """The old run was made by another version: its id does not follow from today's."""
     old(two_seeds, 0, digest="0" * 64)
-    frame = leaderboard(Store(two_seeds).records())
+    frame = leaderboard(Results(Store(two_seeds).records()))
     assert list(frame["done"]) == [1, 1]
     assert sum("versions.algorithm=unknown" in text for text in frame["settings"]) == 1
     assert all("data.digest=" in text for text in frame["settings"])
@@ -206,7 +207,7 @@ def test_what_cannot_be_told_is_a_row_of_unknown_versions(two_seeds, monkeypatch
 
 def test_settings_that_only_new_records_have_do_not_tell_rows_apart(two_seeds):
     run_one(read_spec(CANCER | {"rounds": 2, "algorithm": {"name": "fedavg", "lr": 0.2}}), two_seeds)
-    before = leaderboard(Store(two_seeds).records())
+    before = leaderboard(Results(Store(two_seeds).records()))
     old(two_seeds, 0)
-    after = leaderboard(Store(two_seeds).records())
+    after = leaderboard(Results(Store(two_seeds).records()))
     assert list(after["settings"]) == list(before["settings"])

@@ -151,7 +151,7 @@ def test_cells_are_compared_though_each_chose_for_itself(finished, capsys):
 
 def test_what_a_search_of_fewer_settings_would_have_found(finished):
     """Against all choices of so many settings."""
-    for search in searched(Store(finished / "out").records("tuned")):
+    for search in searched(Results(Store(finished / "out").records("tuned"))):
         search.found["trials"][3].update(values=[None], tests=[None])  # failed: tried, and never the best
         pairs = [(trial["values"][0], trial["tests"][0]) for trial in search.found["trials"]]
         for number in range(1, 6):
@@ -186,7 +186,7 @@ def test_a_setting_that_fails_is_not_chosen(tmp_path):
     first = [(trial["settings"]["algorithm.lr"], trial["values"][0]) for trial in search["trials"]]
     assert {value is None for rate, value in first if rate > 1} == {True}
     assert search["trials"][search["chosen"]]["settings"]["algorithm.lr"] < 1
-    (found,) = searched(Store(tmp_path / "out").records("tuned"))
+    (found,) = searched(Results(Store(tmp_path / "out").records("tuned")))
     assert found.failed == 1
     assert found.best_of(5) is not None  # the failed one is among the five
 
@@ -211,7 +211,7 @@ def test_a_private_combination_without_a_usable_setting_has_its_row():
         "tune": TUNED["tune"] | {"halving": 3},
     }
     search["trials"] = [{"settings": {"rounds": 1}, "values": [None], "tests": [None]}]
-    (table,) = tuning_tables([replace(undone(asked, "skipped", "tuning: none"), search=search)])
+    (table,) = tuning_tables(Results([replace(undone(asked, "skipped", "tuning: none"), search=search)]))
     assert table.rows == ("fedavg",)
     assert table.places["fedavg", "Chosen"].text == "none had figures"
 
@@ -226,7 +226,7 @@ def test_luck_is_above_zero_whichever_way_is_better(metric, sought, reported, cu
     search = {"number": 0, "paths": ["rounds"], "chosen": 0, "epsilon": None, "trials": [trial]}
     search["tune"] = TUNED["tune"] | {"halving": 3, "metric": metric}
     record = done(spec(), **{f"selection_{metric}": reported})
-    (table,) = tuning_tables([replace(record, search=search)])
+    (table,) = tuning_tables(Results([replace(record, search=search)]))
     assert table.places["fedavg", "Curse"].text == curse
     assert ("in points" in table.note) == (metric == "auroc")
 
@@ -292,7 +292,7 @@ def test_searches_that_differ_in_the_kind_of_noise_have_rows_of_their_own():
         search["chosen"] = 0
         search["trials"] = [{"settings": {"rounds": number + 1}, "values": [0.5], "tests": [0.5]}]
         records.append(replace(undone(spec(privacy=privacy), "skipped", "no"), search=search))
-    (table,) = tuning_tables(records)
+    (table,) = tuning_tables(Results(records))
     assert len(set(table.rows)) == 3
     assert [table.places[row, "Chosen"].text for row in table.rows] == ["rounds=1", "rounds=2", "rounds=3"]
 

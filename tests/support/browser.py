@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness.config.report import Pivot, ReportSpec
+from harness.report.data.results import Results
 from harness.report.html.page import write_report
 from tests.support.records import done, evaluation, partition, private, spec, undone
 
@@ -88,4 +89,4 @@ def example(folder: Path) -> Path:
     runs.append(undone(spec("fedbio"), "missing"))
     runs.append(undone(spec("scaffold", partition=partition(5.0)), "skipped", ATTACK))
     look = ReportSpec(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
-    return write_report(runs, folder, look)["index.html"]
+    return write_report(Results(runs), folder, look)["index.html"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.metrics import better_is_higher
 from harness.report.data.comparison import RIVALS
 from harness.report.data.leaderboard import model_for
 from harness.report.data.resolution import Resolution
@@ -43,14 +42,13 @@ def level_with_best(members: Sequence[Cell], resolution: Resolution) -> list[Cel
     A difference is told if a sign-flip test finds it, and if it is beyond what searches and namesakes explain.
     """
     measure = resolution.measure
-    sign = 1 if better_is_higher(measure) else -1
     rivals = [cell for cell in members if cell.values(measure) and not cell.empty_gap(measure)]
     if len(rivals) < 2:
         return []
-    means = {cell.key: sign * cell.mean(measure) for cell in rivals}
-    most = max(means.values())
-    best = [cell for cell in rivals if means[cell.key] == most]
-    rest = [cell for cell in rivals if means[cell.key] < most]
+    scores = {cell.key: cell.score(measure) for cell in rivals}
+    most = max(scores.values())
+    best = [cell for cell in rivals if scores[cell.key] == most]
+    rest = [cell for cell in rivals if scores[cell.key] < most]
     differences = {cell.key: list(seed_pairs(best[0], cell, measure).differences.values()) for cell in rest}
     tested = [cell for cell in rest if not undecidable(len(differences[cell.key]), len(rest))]
     ps = [test.p or 1.0 for test in paired_statistics([differences[cell.key] for cell in tested])]

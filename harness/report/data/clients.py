@@ -10,7 +10,6 @@ import pandas as pd
 from harness.report.data.results import Cell, Results, Run
 from harness.report.data.specs import part_name
 from harness.report.data.tested import seed_pairs
-from harness.storage.store import RunRecord
 
 ALONE = "local"  # the algorithm by which every client trains alone
 GAINS = ("accuracy", "auroc")
@@ -21,7 +20,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
+def clients_table(results: Results) -> pd.DataFrame:
     """Return one row per finished run and named client.
 
     Returns
@@ -33,7 +32,7 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
         task and seed have exactly one such run of `ALONE`. Missing means "does not apply" or "not recorded". Empty
         if no client has a name.
     """
-    table = client_rows(Results.of(records).runs)
+    table = client_rows(results.runs)
     alone = table[table["algorithm"] == ALONE]
     plain = alone["epsilon_total"].isna()
     needless = ~plain & plain.groupby([alone["task"], alone["seed"]]).transform("any")

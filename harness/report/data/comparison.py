@@ -10,10 +10,9 @@ import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.core.units import counted
-from harness.metrics import better_is_higher
 from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.results import Cell
-from harness.report.data.specs import is_compressed, part_name
+from harness.report.data.specs import part_name
 from harness.report.data.statistics import (
     POWER,
     Paired,
@@ -83,10 +82,9 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str, procedures: Proced
 
 def _best(cells: Sequence[Cell], by: str, baseline: str) -> dict[tuple[str, ...], Cell]:
     """Return the best cell of the baseline in every setting."""
-    sign = 1 if better_is_higher(by) else -1
     scored = [cell for cell in cells if cell.algorithm == baseline and cell.values(by)]
     best: dict[tuple[str, ...], Cell] = {}
-    for cell in sorted(scored, key=lambda cell: sign * cell.mean(by), reverse=True):
+    for cell in sorted(scored, key=lambda cell: cell.score(by), reverse=True):
         for key in _settings(cell):
             best.setdefault(key, cell)
     return best
@@ -124,24 +122,22 @@ def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: 
     return ", ".join(fact for fact in facts if fact)
 
 
-def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float | None]:
+def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float]:
     """Return the bytes of each cell, both ways, as a share of the baseline's on the same data and partition.
 
+    NaN where one of the two is not known.
     The baseline's run is the one without privacy and compression; of several models and settings the best.
     """
-    sign = 1 if better_is_higher(by) else -1
-    means = [cell.mean("bytes") if cell.values("bytes") else None for cell in cells]
-    best: dict[str, tuple[float, float]] = {}
-    for cell, sent in zip(cells, means, strict=True):
-        plain = cell.algorithm == baseline and not (cell.spec.get("privacy") or is_compressed(cell.spec))
-        if plain and cell.values(by) and sent is not None:
-            key = cell.shared_key(METHOD)
-            best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * cell.mean(by), sent))
-    references = (best.get(cell.shared_key(METHOD), (0.0, 0.0))[1] for cell in cells)
-    return [
-        None if sent is None or not reference else sent / reference
-        for sent, reference in zip(means, references, strict=True)
-    ]
+    frame = pd.DataFrame(
+        {
+            "setting": [cell.shared_key(METHOD) for cell in cells],
+            "value": [cell.score(by) if cell.values(by) else None for cell in cells],
+            "bytes": [cell.mean("bytes") if cell.values("bytes") else None for cell in cells],
+            "plain": [cell.algorithm == baseline and not cell.is_protected for cell in cells],
+        }
+    ).astype({"value": "float64", "bytes": "float64", "plain": bool})
+    best = frame[frame["plain"]].dropna().sort_values(["value", "bytes"]).groupby("setting")["bytes"].last()
+    return (frame["bytes"] / frame["setting"].map(best[best > 0])).tolist()
 
 
 def gaps(cells: Sequence[Cell]) -> pd.DataFrame:

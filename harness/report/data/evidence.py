@@ -174,13 +174,13 @@ class Evidence:
     def loss(self, best: Row, row: Row) -> Loss:
         """Return by how much a row is worse than the best."""
         cells = self.cells.get(best["cell"]), self.cells.get(row["cell"])
-        worse = 1 if better_is_higher(self.by) else -1
         if cells[0] is None or cells[1] is None:
-            mean, low, high, over, paired = self._published_difference(best, row)
+            more = self._published_difference(best, row)
         else:
-            mean, low, high, over, paired = self._paired_difference(cells[0], cells[1], best, row)
-        ends = sorted((worse * low, worse * high))
-        return Loss(worse * mean, ends[0], ends[1], over, paired)
+            more = self._paired_difference(cells[0], cells[1], best, row)
+        if better_is_higher(self.by):
+            return more
+        return more._replace(mean=-more.mean, low=-more.high, high=-more.low)
 
     def _paired_difference(self, best: Cell, cell: Cell, *rows: Row) -> Loss:
         differences = list(seed_pairs(best, cell, self.by).differences.values())

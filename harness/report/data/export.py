@@ -13,6 +13,7 @@ import pandas as pd
 from harness.core.errors import UserError
 from harness.core.units import counted
 from harness.report.data.clients import clients_table
+from harness.report.data.results import Results
 from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec, tidy
 from harness.storage.cells import Quoting, inert
@@ -53,7 +54,7 @@ def export(
             write(tidy(records), path)
             yield f"wrote {path}"
     if clients is not None:
-        table = clients_table(records)
+        table = clients_table(Results(records))
         if table.empty:
             raise UserError(
                 "export: no finished run has clients with names; they come with the partition natural, and strict "

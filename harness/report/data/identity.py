@@ -68,11 +68,8 @@ class Identity:
         With such sections the digest is that of cells to compare. It then leaves out what each has chosen in a
         search.
         """
-        spec = (
-            {name: part for name, part in self._given.items() if name not in without}
-            if without
-            else self.settings
-        )
+        given = self._given if without else self.settings
+        spec = {name: part for name, part in given.items() if name not in without}
         made = {name: value for name, value in self.origin.items() if _sections(name).isdisjoint(without)}
         return digest([self.record.suite, self.record.profile, spec, made])
 

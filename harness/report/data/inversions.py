@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of, protection_of
 from harness.report.data.procedure import Interval, Procedures
 from harness.report.data.resolution import difference_interval
@@ -50,9 +49,8 @@ def inversions(cells: Iterable[Cell]) -> list[Inversion] | None:
     ]
     if not ladders:
         return None
-    found = {
-        inversion.cell.key: inversion for ladder in ladders for inversion in _inversions(ladder)
-    }  # a cell without privacy is at the end of a ladder for every kind of privacy
+    # A cell without privacy is at the end of a ladder for every kind of privacy.
+    found = {inversion.cell.key: inversion for ladder in ladders for inversion in _inversions(ladder)}
     return list(found.values())
 
 
@@ -69,17 +67,16 @@ def _ladders(members: Iterable[Cell]) -> Iterator[list[Cell]]:
 
 def _inversions(ladder: list[Cell]) -> Iterator[Inversion]:
     measure = _measure(ladder[0])
-    sign = 1 if better_is_higher(measure) else -1
-    means = [sign * cell.mean(measure) for cell in ladder]
+    scores = [cell.score(measure) for cell in ladder]
     procedures = Procedures(measure)
     for number, cell in enumerate(ladder):
-        better = [place for place in range(number) if means[place] > means[number]]
-        for place in sorted(better, key=lambda place: -means[place]):
+        better = [place for place in range(number) if scores[place] > scores[number]]
+        for place in sorted(better, key=lambda place: -scores[place]):
             smaller = ladder[place]
             interval = difference_interval(cell, smaller, procedures, measure)
             if budget_of(smaller) == budget_of(cell) or interval is None or interval[0] <= 0 <= interval[1]:
                 continue
-            yield Inversion(cell, smaller, measure, sign * (means[number] - means[place]), interval)
+            yield Inversion(cell, smaller, measure, cell.mean(measure) - smaller.mean(measure), interval)
             break
 
 

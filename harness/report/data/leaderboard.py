@@ -55,24 +55,13 @@ SYSTEM = {"seconds": "system_seconds", "joules": "system_joules", "waiting": "wa
 TYPES: dict[str, Any] = {"text": "str", "count": "float64", "number": "float64", "flag": "boolean"}
 LOSS = "loss of a row"  # no column of a leaderboard has spaces
 ORDER = (
-    *(
-        "suite",
-        "dataset",
-        "partition",
-        "problem",
-        "task",
-        "rank",
-        LOSS,
-        "algorithm",
-        "settings",
-        "epsilon_total",
-    ),
-    *("alpha", "beta", "cell"),
+    *("suite", "dataset", "partition", "problem", "task", "rank", LOSS, "algorithm", "settings"),
+    *("epsilon_total", "alpha", "beta", "cell"),
 )
 
 
 def leaderboard(
-    records: Iterable[RunRecord],
+    results: Results,
     by: str = "accuracy",
     baseline: str | None = None,
     target: Target | None = None,
@@ -82,8 +71,8 @@ def leaderboard(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records in any order, of one suite or of several.
+    results : Results
+        Runs in any order, of one suite or of several.
     by : str
         Measure to rank by: a metric of `harness.metrics` or one of `COSTS`, each in its own direction. Ranks
         count within a task (suite, data, partition, problem). A row has the rank after all rows that are better
@@ -111,14 +100,14 @@ def leaderboard(
     check_measure("measure to rank by", by)
     if target is not None:
         check_measure("measure to reach", target.measure)
-    cells, metrics = (results := Results.of(records)).cells, results.metrics
+    cells, metrics = results.cells, results.metrics
     if baseline is not None and baseline not in (algorithms := {cell.algorithm for cell in cells}):
         raise unknown("baseline", baseline, algorithms)
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
     diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     resolution, means = Resolution(cells, by), _means(cells, by)
     parts = [_descriptions(cells), _values(cells, metrics, diagnostics), gaps(cells)]
-    parts += [protection_changes(cells, by, resolution.procedures)]
+    parts += [protection_changes(cells, resolution)]
     parts += [] if target is None else [_to_target(cells, target)]
     parts += [] if system is None else [_on_system(cells, system, target)]
     parts += [] if baseline is None else [comparison(cells, by, baseline, resolution.procedures)]
@@ -259,9 +248,8 @@ def _search(cell: Cell) -> dict[str, Any]:
         return {}
     tune, cost = search["tune"], search["epsilon"]
     tuned = _way(Searched((cell,), search))
-    if any(
-        draws_of_run(record) in (SHARED, PAIRED) for record in cell.records
-    ):  # in records of earlier versions too
+    # In records of earlier versions too.
+    if any(draws_of_run(record) in (SHARED, PAIRED) for record in cell.records):
         tuned, cost = f"{tuned}; what it costs is not given: the search's runs share draws", None
     fields = {"tuned": tuned, "epsilon_with_search": math.inf if cost == "inf" else cost}
     low, high = Procedures(tune["metric"]).mean(cell) or (None, None)

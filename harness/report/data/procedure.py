@@ -6,7 +6,6 @@ so are reported runs of all finalists. A draw takes a finalist by its share and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import scipy
 
 from harness.core import rng
 from harness.report.data.results import Cell
-from harness.report.data.statistics import ALPHA, FEWEST, RESAMPLES, Array, resamples
+from harness.report.data.statistics import FEWEST, RESAMPLES, Array, expanded_reach, resamples
 
 Values = Mapping[int, float]  # by seed
 Interval = tuple[float, float]
@@ -167,7 +166,7 @@ def procedure_interval(
 
 def interval_of(draws: Array, seeds: int) -> Interval:
     """Return the ends of the 95 % interval of draws that resample some seeds."""
-    reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
+    reach = expanded_reach(seeds)
     low, high = np.quantile(draws, scipy.special.ndtr([-reach, reach]))
     return float(low), float(high)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.metrics import better_is_higher
-from harness.report.data.procedure import Interval, Procedures
+from harness.report.data.procedure import Interval
+from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, grouped
 from harness.report.data.specs import is_compressed
 from harness.report.data.statistics import paired_statistics
@@ -30,27 +30,32 @@ class Change(NamedTuple):
         The change.
     interval : tuple of float, or None
         Its 95 % interval.
+    level : bool
+        Whether it is no larger than that of one method under two names.
     """
 
     mean: float
     interval: Interval | None
+    level: bool
 
 
-def change_from(plain: Cell, cell: Cell, measure: str, procedures: Procedures) -> Change | None:
-    """Return the change of a cell from an unprotected one; None if no seed was tested alike.
+def change_from(plain: Cell, cell: Cell, resolution: Resolution) -> Change | None:
+    """Return the change of a measure from an unprotected cell; None if no seed was tested alike.
 
     Of searched cells all seeds count: both have some in common, which the interval, over searches and seeds, knows,
     and the less certain one has further seeds. Of others common seeds count, and the interval is over these.
     """
+    measure = resolution.measure
     if not (pairs := seed_pairs(cell, plain, measure).differences):
         return None
-    if (interval := procedures.of_means(cell, plain)) is not None:
-        return Change(cell.mean(measure) - plain.mean(measure), interval)
-    (paired,) = paired_statistics([list(pairs.values())])
-    return Change(paired.mean, paired.interval)
+    mean = cell.mean(measure) - plain.mean(measure)
+    if (interval := resolution.procedures.of_means(cell, plain)) is None:
+        (paired,) = paired_statistics([list(pairs.values())])
+        mean, interval = paired.mean, paired.interval
+    return Change(mean, interval, abs(mean) <= resolution.of(plain, cell))
 
 
-def protection_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -> pd.DataFrame:
+def protection_changes(cells: Sequence[Cell], resolution: Resolution) -> pd.DataFrame:
     """Return the change of a measure from the same row without privacy, and from that without compression.
 
     Two rows are the same if they differ in nothing but that section and what a search has chosen; of several
@@ -60,10 +65,8 @@ def protection_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -
     ----------
     cells : sequence of Cell
         The cells of a leaderboard.
-    by : str
-        The measure.
-    procedures : Procedures
-        Of that measure.
+    resolution : Resolution
+        Of the table and the measure.
 
     Returns
     -------
@@ -71,31 +74,24 @@ def protection_changes(cells: Sequence[Cell], by: str, procedures: Procedures) -
         Columns ``privacy_change``, ``privacy_change_low`` and ``privacy_change_high``, with the ends of the 95 %
         interval, and the same of ``compression_change``; no row for a cell without a change.
     """
-    rows: dict[str, dict[str, float | None]] = {}
-    for section, has_it in SECTIONS.items():
-        for key, change in _changes(cells, section, has_it, by, procedures):
-            low, high = change.interval or (None, None)
-            column = f"{section}_change"
-            rows.setdefault(key, {}).update(
-                {column: change.mean, f"{column}_low": low, f"{column}_high": high}
-            )
-    return pd.DataFrame.from_dict(rows, orient="index", dtype=object)
+    columns: dict[str, dict[str, float | None]] = {}
+    for section in SECTIONS:
+        changes = dict(_changes(cells, section, resolution))
+        ends = {key: change.interval or (None, None) for key, change in changes.items()}
+        columns[f"{section}_change"] = {key: change.mean for key, change in changes.items()}
+        columns[f"{section}_change_low"] = {key: low for key, (low, _) in ends.items()}
+        columns[f"{section}_change_high"] = {key: high for key, (_, high) in ends.items()}
+    return pd.DataFrame(columns, dtype=object)
 
 
-def _changes(
-    cells: Sequence[Cell],
-    section: str,
-    has_it: Callable[[Mapping[str, Any]], bool],
-    by: str,
-    procedures: Procedures,
-) -> Iterator[tuple[str, Change]]:
+def _changes(cells: Sequence[Cell], section: str, resolution: Resolution) -> Iterator[tuple[str, Change]]:
     """Yield the keys of cells with a section, and their changes from the best cell without it."""
-    sign = 1 if better_is_higher(by) else -1
+    by, has_it = resolution.measure, SECTIONS[section]
     for members in grouped(cells, lambda cell: cell.shared_key((section,))).values():
         plain = [cell for cell in members if not has_it(cell.spec) and cell.values(by)]
         if not plain:
             continue
-        best = max(plain, key=lambda cell: sign * cell.mean(by))
+        best = max(plain, key=lambda cell: cell.score(by))
         for cell in members:
-            if has_it(cell.spec) and (change := change_from(best, cell, by, procedures)):
+            if has_it(cell.spec) and (change := change_from(best, cell, resolution)):
                 yield cell.key, change

@@ -39,7 +39,7 @@ def differing_provenance(records: Sequence[RunRecord], whole: Mapping[str, str])
     return {name: text for name, text in provenance(records).items() if whole.get(name) != text}
 
 
-def command_of(records: Sequence[RunRecord], first: str) -> str:
+def command_for_seeds(records: Sequence[RunRecord], first: str) -> str:
     """Return the command that repeats the runs of a cell: `first`, that of its first seed, in a shell's loop."""
     before, seed, after = first.rpartition(f"--seed {records[0].spec['seed']}")
     seeds = [str(record.spec["seed"]) for record in records if record.id]

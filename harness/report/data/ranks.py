@@ -28,7 +28,7 @@ from harness.report.data.procedure import WeightedFinalist, draw_means, finalist
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, grouped
 from harness.report.data.specs import part_name
-from harness.report.data.statistics import ALPHA, RESAMPLES, Array
+from harness.report.data.statistics import ALPHA, RESAMPLES, Array, expanded_reach, largest_of
 
 DRAWS = 1000
 FEWEST_TASKS, FEWEST_METHODS = 2, 3
@@ -227,8 +227,7 @@ def _of_searches(federations: Sequence[Sequence[_Task]], seeds: int) -> float | 
         return None
     drawn = np.mean([_mean_ranks(losses) for losses in drawn_losses], axis=0)
     off = drawn - drawn.mean(0)
-    few = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
-    few /= float(scipy.special.ndtri(1 - ALPHA / 2))
+    few = expanded_reach(seeds) / float(scipy.special.ndtri(1 - ALPHA / 2))
     return few * float(np.quantile(np.ptp(off, axis=-1), 1 - ALPHA))
 
 
@@ -283,7 +282,4 @@ def _friedman(table: Array) -> float:
 
 def critical_difference(methods: int, federations: int) -> float:
     """Return the critical difference of mean ranks at 5 %, of Nemenyi's test."""
-    from scipy.stats import studentized_range
-
-    quantile = float(studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
+    return largest_of(methods) * math.sqrt(methods * (methods + 1) / (6 * federations))

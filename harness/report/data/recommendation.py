@@ -14,7 +14,7 @@ from harness.config.conditions import UNBOUNDED, Condition
 from harness.config.report import known
 from harness.metrics import better_is_higher
 from harness.report.data.evidence import Estimate, Evidence, Federation, Loss, Row
-from harness.report.data.results import grouped
+from harness.report.data.results import first_of_each, grouped
 from harness.report.data.specs import settings_of
 from harness.report.data.statistics import ALPHA
 
@@ -184,13 +184,8 @@ class Answer:
     @cached_property
     def equal(self) -> list[RatedRow]:
         """Rows that cannot be told apart from the first: of each other method the best."""
-        methods: set[str] = set()
-        equal = []
-        for row in self.rivals:
-            if row.algorithm not in methods and not self.is_apart(row):
-                methods.add(row.algorithm)
-                equal.append(row)
-        return equal
+        level = (row for row in self.rivals if not self.is_apart(row))
+        return list(first_of_each(level, lambda row: row.algorithm).values())
 
     @property
     def candidates(self) -> list[str]:
@@ -224,6 +219,11 @@ class Recommendation:
     obstacles: tuple[Obstacle, ...]
     absences: tuple[Absence, ...]
     considered: int
+
+    @property
+    def found(self) -> list[Answer]:
+        """The answers of federations that have rows within the bounds."""
+        return [answer for answer in self.answers if answer.rows]
 
     @property
     def rows(self) -> list[RatedRow]:

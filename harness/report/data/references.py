@@ -24,6 +24,7 @@ from harness.core.errors import UserError
 from harness.report.data.evidence import Evidence, Federation, Row
 from harness.report.data.published import leaderboard_of
 from harness.report.data.recommendation import Recommendation, rated_rows, recommend, within_bounds
+from harness.report.data.results import first_of_each
 
 PATH = Path(__file__).with_name("references.csv.gz")
 NEAREST = 3  # federations that an answer is taken from
@@ -83,7 +84,7 @@ class ReferenceAnswer(NamedTuple):
     @property
     def agreed(self) -> list[str]:
         """Methods that are first, or not told apart from the first, on all federations with an answer."""
-        answers = [answer.candidates for answer in self.recommendation.answers if answer.rows]
+        answers = [answer.candidates for answer in self.recommendation.found]
         return [method for method in answers[0] if all(method in one for one in answers)] if answers else []
 
     @property
@@ -92,10 +93,10 @@ class ReferenceAnswer(NamedTuple):
 
         Methods that are candidates on most federations come first, then those that lose least.
         """
-        answers = [answer for answer in self.recommendation.answers if answer.rows]
+        answers = self.recommendation.found
         rows: dict[str, list[tuple[float, Row]]] = {}
         for answer in answers:
-            for rated in (answer.best, *answer.equal) if answer.rows else ():
+            for rated in (answer.best, *answer.equal):
                 rows.setdefault(rated.algorithm, []).append((answer.losses[rated.key].mean, rated.row))
         order = sorted(rows, key=lambda name: (-len(rows[name]), fmean(loss for loss, _ in rows[name]), name))
         firsts = [answer.best.algorithm for answer in answers]
@@ -129,14 +130,12 @@ def distance(own: Shape, other: Shape) -> float:
     a client, and of skews, where a skew counts as at least `LEAST_SKEW`. What one of the two does not have is left
     out.
     """
-    ratios = [
-        (mine, theirs)
-        for mine, theirs in zip(own[:2], other[:2], strict=True)
+    doublings = (
+        math.log2(max(mine, least) / max(theirs, least))
+        for mine, theirs, least in zip(own, other, (0.0, 0.0, LEAST_SKEW), strict=True)
         if mine is not None and theirs is not None
-    ]
-    if own.skew is not None and other.skew is not None:
-        ratios.append((max(own.skew, LEAST_SKEW), max(other.skew, LEAST_SKEW)))
-    return math.hypot(*(math.log2(mine / theirs) for mine, theirs in ratios))
+    )
+    return math.hypot(*doublings)
 
 
 def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Condition]) -> ReferenceAnswer:
@@ -168,9 +167,7 @@ def ask_references(own: Shape, evidence: Evidence, conditions: Sequence[Conditio
     def order(federation: Federation) -> tuple[float, int, Federation]:
         return round(distance(own, shapes[federation]), 1), -fitting[federation], federation
 
-    by_data: dict[str, Federation] = {}
-    for federation in sorted(shapes, key=order):
-        by_data.setdefault(federation.dataset, federation)
+    by_data = first_of_each(sorted(shapes, key=order), lambda federation: federation.dataset)
     chosen = list(by_data.values())[:NEAREST]
     answer = recommend(evidence.only(chosen), conditions)
     answers = sorted(answer.answers, key=lambda one: chosen.index(one.federation))

@@ -139,19 +139,17 @@ def difference_interval(cell: Cell, other: Cell, procedures: Procedures, measure
 
 def _namesakes(cells: Iterable[Cell], procedures: Procedures, measure: str) -> Iterator[Namesakes]:
     """Yield the pairs; of several settings of a name the best counts, as of a baseline."""
-    sign = 1 if better_is_higher(measure) else -1
     named = (cell for cell in cells if cell.records[0].same and cell.values(measure))
     for members in grouped(named, lambda cell: cell.shared_key(("algorithm",))).values():
-        means = {cell.key: cell.mean(measure) for cell in members}
         for names in members[0].records[0].same:
             best = [
-                max(own, key=lambda cell: sign * means[cell.key])
+                max(own, key=lambda cell: cell.score(measure))
                 for name in names
                 if (own := [cell for cell in members if cell.algorithm == name])
             ]
             for one, other in combinations(best, 2):
                 interval = difference_interval(one, other, procedures, measure)
-                yield Namesakes((one, other), means[one.key] - means[other.key], interval)
+                yield Namesakes((one, other), one.mean(measure) - other.mean(measure), interval)
 
 
 def _places(cell: Cell) -> Iterator[tuple[int, str]]:

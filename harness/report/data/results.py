@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import count
@@ -18,7 +18,15 @@ from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
-from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
+from harness.report.data.specs import (
+    PARTITION_FIELDS,
+    data_name,
+    dotted,
+    flatten,
+    in_text,
+    is_compressed,
+    part_name,
+)
 from harness.report.data.tidy import COUNTS, Tidy, diagnostics
 from harness.storage.store import RunRecord
 
@@ -27,26 +35,11 @@ K = TypeVar("K", bound=Hashable)
 
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
-SHOWN = frozenset(
-    {
-        "seed",
-        "rounds",
-        "eval_every",
-        "data.name",
-        "partition.kind",
-        "partition.clients",
-        "problem.kind",
-        "model.name",
-        "algorithm.name",
-        "privacy.unit",
-        "privacy.placement",
-        "privacy.clip",
-        "privacy.delta",
-        "compression.alpha",
-        "compression.beta",
-        "compression.codec",
-    }
-)
+SHOWN = frozenset((
+    "seed", "rounds", "eval_every", "data.name", "partition.kind", "partition.clients", "problem.kind",
+    "model.name", "algorithm.name", "privacy.unit", "privacy.placement", "privacy.clip", "privacy.delta",
+    "compression.alpha", "compression.beta", "compression.codec",
+))  # fmt: skip
 
 
 class Results:
@@ -68,14 +61,6 @@ class Results:
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self.records = list(records)
         self.boards: dict[Hashable, Any] = {}
-
-    @classmethod
-    def of(cls, records: Iterable[RunRecord] | Results) -> Results:
-        """Return `records` itself if it is one already."""
-        return records if isinstance(records, Results) else cls(records)
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        return iter(self.records)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -255,6 +240,16 @@ class Cell:
         """Name of the algorithm."""
         return part_name(self.spec["algorithm"]) or ""
 
+    @property
+    def data(self) -> str:
+        """Name of the data; empty for problems that draw their own."""
+        return data_name(self.spec.get("data")) or ""
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it has privacy or compression."""
+        return bool(self.spec.get("privacy")) or is_compressed(self.spec)
+
     @cached_property
     def done(self) -> list[Run]:
         """Finished runs with at least one evaluation: the only ones whose numbers are averaged."""
@@ -277,6 +272,10 @@ class Cell:
     def mean(self, measure: str) -> float:
         """Return the mean of `values` over seeds, of which there must be some."""
         return fmean(self.values(measure).values())
+
+    def score(self, measure: str) -> float:
+        """Return the mean, with its sign turned where less is better: the larger the better."""
+        return self.mean(measure) if better_is_higher(measure) else -self.mean(measure)
 
     def empty_gap(self, measure: str) -> bool:
         """Return whether a measure is a gap between groups, and a run predicts one class for all.
@@ -316,6 +315,11 @@ def grouped(members: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for member in members:
         groups.setdefault(key(member), []).append(member)
     return groups
+
+
+def first_of_each(members: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
+    """Return the first member of every group, in their order."""
+    return {name: own[0] for name, own in grouped(members, key).items()}
 
 
 def _fullest(runs: Sequence[Run]) -> Run:

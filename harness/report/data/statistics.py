@@ -88,6 +88,11 @@ def t_half(std: float, seeds: int) -> float:
     return float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
 
 
+def expanded_reach(seeds: int) -> float:
+    """Return how many standard errors a bootstrap interval reaches, expanded for few seeds as one of t is."""
+    return float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
+
+
 def _piece_statistics(data: Array) -> list[Paired]:
     count, seeds = data.shape
     mean = data.mean(-1)
@@ -111,9 +116,7 @@ def _piece_statistics(data: Array) -> list[Paired]:
 def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
     """Return the ends of the 95 % BCa intervals of the means of rows ``(m, n)``; `expand` for few seeds."""
     count, seeds = data.shape
-    reach = float(scipy.special.ndtri(1 - ALPHA / 2))
-    if expand:
-        reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
+    reach = expanded_reach(seeds) if expand else float(scipy.special.ndtri(1 - ALPHA / 2))
     mean = data.mean(-1)
     draws = data @ resamples(seeds).T
     draws.sort(-1)
@@ -181,9 +184,7 @@ def detectable(seeds: int, tests: int = 1) -> float:
     low, high = about / 2, about * 1.5
     for _ in range(60):  # scipy.stats and scipy.optimize, which do this, are slow to import
         size = (low + high) / 2
-        missed = scipy.special.nctdtr(
-            free, size * math.sqrt(seeds), critical
-        )  # the other tail has less than 1e-4
+        missed = scipy.special.nctdtr(free, size * math.sqrt(seeds), critical)  # the other tail: below 1e-4
         low, high = (size, high) if missed > 1 - POWER else (low, size)
     return low
 

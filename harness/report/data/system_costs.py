@@ -65,9 +65,8 @@ def system_costs(run: Run, system: System, target: Target | None = None) -> Syst
             (now - then) / (length * cohort) for now, then in zip((up, down, flops), before[1:], strict=True)
         ]
         arriving = per_client[0] * 8e-6 / up_speed
-        trip = (
-            network.latency_ms / 1e3 if per_client[0] + per_client[1] else 0.0
-        )  # without messages there is none
+        # Without messages there is no round trip.
+        trip = network.latency_ms / 1e3 if per_client[0] + per_client[1] else 0.0
         others = trip + per_client[1] * 8e-6 / down_speed + per_client[2] * 1e-9 / compute
         simulated = min(length, MOST_ROUNDS)
         members, arrived = _draws(clients, cohort, simulated, run.seed, number, network.dropout)

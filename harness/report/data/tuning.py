@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell, Results, grouped
 
 SURFACE = "surface"  # as in `harness.config.tune`, which imports torch
 
@@ -108,10 +108,8 @@ class Searched:
         return math.fsum(weight / total * test for weight, test in zip(weights, tests, strict=True))
 
 
-def searched(records: Iterable[Any]) -> list[Searched]:
+def searched(results: Results) -> list[Searched]:
     """Return the searches behind the results, in the order of the suites and of their files."""
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        if search := cell.records[0].search:
-            groups.setdefault((cell.suite, search["number"]), []).append(cell)
+    tuned = (cell for cell in results.cells if cell.records[0].search)
+    groups = grouped(tuned, lambda cell: (cell.suite, cell.records[0].search["number"]))
     return [Searched(tuple(cells), cells[0].records[0].search) for _, cells in sorted(groups.items())]

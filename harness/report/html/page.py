@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pandas as pd
 
 from harness.config.report import ReportSpec
 from harness.report.data.clients import client_names
 from harness.report.data.exposed import most_exposed
-from harness.report.data.provenance import command_of, differing_provenance
-from harness.report.data.provenance import provenance as provenance_of
+from harness.report.data.provenance import command_for_seeds, differing_provenance, provenance
 from harness.report.data.results import Results
 from harness.report.html.table import table_of
 from harness.report.html.templates import template
@@ -41,7 +38,6 @@ from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import csv_text, markdown_text, reasons, summary
 from harness.storage.files import write_text
-from harness.storage.store import RunRecord
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -71,24 +67,23 @@ DEFAULT = ReportSpec()
 
 
 def write_report(
-    records: Iterable[RunRecord],
+    results: Results,
     folder: Path,
     spec: ReportSpec = DEFAULT,
     *,
     commands: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
 ) -> dict[str, Path]:
     """Write tables, figures and page, every file atomically.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records of the suite.
+    results : Results
+        Runs of the suite.
     folder : Path
         Output folder; created if missing.
     spec : ReportSpec
         Settings of ranking, comparison, tables and figures.
-    commands, provenance
+    commands
         See `write_page`.
 
     Returns
@@ -106,7 +101,6 @@ def write_report(
     OSError
         If the folder cannot be written.
     """
-    results = Results.of(records)
     spec = results.ranked(spec)
     board = board_of(results, spec)
     tables, certain = report_tables(results, spec), certainty(results, board)
@@ -123,9 +117,7 @@ def write_report(
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
     pictures, page = _captioned(files_by_picture, spec), files_by_name["index.html"]
     grids = [grid for stem in tables for grid in tables[stem]]
-    write_page(
-        results, board, pictures, page, certain=certain, grids=grids, commands=commands, provenance=provenance
-    )
+    write_page(results, board, pictures, page, certain=certain, grids=grids, commands=commands)
     return files_by_name
 
 
@@ -162,15 +154,14 @@ def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
 
 
 def write_page(
-    records: Iterable[RunRecord],
-    frame: pd.DataFrame | Board,
+    results: Results,
+    board: Board,
     pictures: Sequence[Picture],
     path: Path,
     *,
     certain: Certainty | None = None,
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
     title: str = "",
     links: Mapping[str, str] | None = None,
     beside: Sequence[ShownColumn] = (),
@@ -179,31 +170,29 @@ def write_page(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        The records behind `frame`.
-    frame : pd.DataFrame or Board
+    results : Results
+        The runs behind the leaderboard.
+    board : Board
         Their leaderboard.
     pictures, path
         Figures to embed; the HTML file to write.
     certain, grids : optional
         What is certain of the leaderboard, by default computed; tables of chosen settings and by two settings.
-    commands, provenance : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that repeats its first run; provenance to print besides the runs'.
+    commands : Mapping[str, str], optional
+        Cell key (column ``cell``) to the command that repeats its first run.
     title, links : optional
         Title (default: the suites), and text to address of links at the top.
     beside : Sequence[ShownColumn], optional
         Further columns, which every row's provenance lists too.
     """
-    results = Results.of(records)
-    board = Board.of(frame, results)
     frame = board.frame
-    shared = {**(provenance or {}), **provenance_of(results.records)}
+    shared = provenance(results.records)
     html = template("page.html").render(
         title=title or ", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
-        costs=cost_tables(results, *_ranking(frame)),
+        costs=cost_tables(results, board.by, board.baseline),
         certain=certainty(results, board) if certain is None else certain,
         reasons=reasons(frame),
         exposed=exposure(board),
@@ -220,15 +209,6 @@ def write_page(
         provenance=shared,
     )
     write_text(path, html)
-
-
-def _ranking(frame: pd.DataFrame) -> tuple[str, str | None]:
-    """Return the measure that ranks a leaderboard, and its baseline."""
-    baseline = frame["baseline"].dropna()
-    return (
-        str(frame["ranked_by"].iloc[0]) if len(frame) else "accuracy",
-        str(baseline.iloc[0]) if len(baseline) else None,
-    )
 
 
 def _cells(
@@ -254,7 +234,7 @@ def _cells(
                 "runs": runs(row),
                 "unfinished": row["done"] < row["seeds"],
                 "settings": row["settings"],
-                "command": command_of(cell.records, commands.get(cell.key, "")),
+                "command": command_for_seeds(cell.records, commands.get(cell.key, "")),
                 "privacy": claim and _readable(claim, called),
                 "in_words": f"{uncovered_sentence(uncovered_by([cell]))} {in_words(claim, called)}"
                 if claim

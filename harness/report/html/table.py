@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from harness.metrics import better_is_higher
 from harness.report.data.evidence import Row
 from harness.report.tables.columns import UNDONE, ShownColumn, diagnostics, narrow_columns, results_first
@@ -114,20 +112,15 @@ class PageTable(NamedTuple):
     names: list[str]
 
 
-def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) -> PageTable:
+def table_of(board: Board, beside: Sequence[ShownColumn] = ()) -> PageTable:
     """Return the tables of a leaderboard with further columns beside its own, and its filters."""
-    board = Board.of(frame)
-    rows = board.rows
-    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    titles = _titles(board)
-    parts = [members for _, members in board.frame.groupby("task", sort=False, dropna=False)]
-    boards = [board]
-    if parts[1:]:
-        boards = [Board(part.reset_index(drop=True), board.clients, board.exposed) for part in parts]
-    tables = [_task_table(part, beside, by, titles) for part in boards if len(part.frame)]
+    rows, titles = board.rows, _titles(board)
+    tables = [_task_table(part, beside, titles) for part in board.parts()]
     names = {str(head["name"]): None for table in tables for head in table.columns if head["name"]}
     facets = [row["facets"] for table in tables for row in table.rows]
-    return PageTable(tables, _choices(facets), _bounds(rows, by), [*names, *["bytes_relative"] * bool(rows)])
+    return PageTable(
+        tables, _choices(facets), _bounds(rows, board.by), [*names, *["bytes_relative"] * bool(rows)]
+    )
 
 
 def _titles(board: Board) -> dict[str, str]:
@@ -143,11 +136,11 @@ def _titles(board: Board) -> dict[str, str]:
     }
 
 
-def _task_table(board: Board, beside: Sequence[ShownColumn], by: str, titles: Mapping[str, str]) -> TaskTable:
+def _task_table(board: Board, beside: Sequence[ShownColumn], titles: Mapping[str, str]) -> TaskTable:
     """Return the table of one task."""
-    every = results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], by)
+    every = results_first([*narrow_columns(board), *diagnostics(board.frame), *beside], board.by)
     page_columns = [column for column in every if column.key != "settings"]  # they stand below the name
-    pinned = {"Algorithm": 1, "ε total": 2, words(by): 3}
+    pinned = {"Algorithm": 1, "ε total": 2, words(board.by): 3}
     heads = [
         {
             "heading": column.heading,

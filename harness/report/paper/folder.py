@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.config.report import ReportSpec, known
+from harness.config.report import ReportSpec
 from harness.core.errors import UserError
 from harness.report.data.best import RULE, best_of
 from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex, software
 from harness.report.plots.every import PICTURES
-from harness.report.tables.columns import ShownColumn, narrow_columns
+from harness.report.tables.columns import measures_of, narrow_columns
 from harness.report.tables.pivot import Grid
-from harness.report.tables.rows import board_of
+from harness.report.tables.rows import Board, board_of
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
 from harness.report.tables.write import sheet, summary
 from harness.storage.files import write_text
@@ -25,17 +25,8 @@ MOST_ROWS = 60  # of the table of a task
 WIDE = 6  # columns of a table that is fitted to the width of the text
 #: Columns of the leaderboard that a paper seldom has room for; `leaderboard --columns --latex` has any.
 LEFT_OUT = (
-    "#",
-    "Suite",
-    "Neighbors",
-    "Noise",
-    "Gap",
-    "Work",
-    "Seconds",
-    "Pareto",
-    "Runs",
-    "Model for",
-    "Clients",
+    *("#", "Suite", "Neighbors", "Noise", "Gap", "Work"),
+    *("Seconds", "Pareto", "Runs", "Model for", "Clients"),
 )
 TOP = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -118,19 +109,15 @@ def _board(results: Results, frame: pd.DataFrame) -> str:
     """Return the table of the rows with results, the best of every task if they are many."""
     done = frame[frame["done"] > 0]
     part = done.groupby("task", sort=False).head(MOST_ROWS).reset_index(drop=True)
-    columns = [column for column in narrow_columns(part) if column.heading not in LEFT_OUT]
+    board = Board(part)
+    columns = [column for column in narrow_columns(board) if column.heading not in LEFT_OUT]
     omitted = {
         "without a finished run": len(frame) - len(done),
         f"beyond the {MOST_ROWS} best of a task": len(done) - len(part),
     }
     sentence = "".join(f" Rows left out {why}: {count}." for why, count in omitted.items() if count)
-    best = best_of(results.cells, _measures(columns))
-    return _table(sheet(part, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
-
-
-def _measures(columns: Sequence[ShownColumn]) -> list[str]:
-    names = (column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean"))
-    return [name for name in names if known(name)]
+    best = best_of(results.cells, measures_of(columns))
+    return _table(sheet(board, columns, best), f"{summary(part)} {RULE}{sentence}", "tab:leaderboard")
 
 
 def _table(content: Sheet, caption: str, label: str) -> str:

@@ -11,6 +11,7 @@ from harness.report.data.exposed import most_exposed, person_or_client
 from harness.report.data.results import Cell, grouped
 from harness.report.tables.privacy import (
     CHANGES,
+    DRAWN,
     PLACEMENTS,
     SAMPLINGS,
     UNITS,
@@ -53,9 +54,6 @@ def _paragraph(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     change, sampling = str(first.get("adjacency")), str(first.get("sampling"))
     who = person_or_client(first)
     about = f"the most exposed {who}" if unit in ("client", who) else f"a {unit} of the most exposed {who}"
-    sampled_units = {"record": "records of a batch", "user": "users of a batch"}.get(
-        unit, "participants of a round"
-    )
     exposed = _distinct(_most_exposed(cell, statement) for cell, statement in members)
 
     def all_of(name: str) -> list[Any]:
@@ -65,7 +63,8 @@ def _paragraph(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     facts = [
         f"Differential privacy of {UNITS.get(unit, unit)} (unit {unit}), neighbors being data in which it is "
         f"{CHANGES.get(change, change)} (adjacency {change}); {PLACEMENTS.get(placement, placement)} (placement "
-        f"{placement}); {sampled_units}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
+        f"{placement}); {DRAWN.get(unit, 'participants of a round')}: {SAMPLINGS.get(sampling, sampling)} "
+        f"(sampling {sampling}).",
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
         f"ε is that of all protected messages of a run about {about}, at δ = {first.get('delta')}: "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import data_name, is_coded, largest_ratio
+from harness.report.data.specs import is_coded, largest_ratio
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -26,7 +27,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,16 +46,7 @@ MOST_PANELS = 8
 FEWEST = 3  # cells of a panel
 
 
-class AttackPoint(NamedTuple):
-    """A cell: its name, the kind of its protection, and mean and spread of both measures."""
-
-    name: str
-    kind: str
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-
-def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+def attacks(results: Results, path: Path, by: str) -> Pictures | None:
     """Draw the success of attacks against a measure of the model, a panel for each attack and task.
 
     Points are means over seeds, with bars of one sample standard deviation. A dashed line is what guessing
@@ -63,8 +54,8 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     by : str
@@ -75,7 +66,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     tuple[Path, Path] or None
         The PNG and the SVG; None without a task with three cells that were attacked.
     """
-    tasks = grouped(Results.of(records).cells, lambda cell: cell.shared_key(("privacy", "compression")))
+    tasks = grouped(results.cells, lambda cell: cell.shared_key(("privacy", "compression")))
     panels = []
     for cells in tasks.values():
         for measure in DRAWN:
@@ -104,27 +95,18 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
 
 
 def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
-    points = [
-        AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
-        for cell in cells
-    ]
-    for place, kind in enumerate(KINDS):
-        same_kind = [point for point in points if point.kind == kind]
-        if not same_kind:
+    points = pd.DataFrame(
+        [(*_protection(cell), *mean_and_spread(cell, by), *mean_and_spread(cell, measure)) for cell in cells],
+        columns=["name", "kind", "x", "x_spread", "y", "y_spread"],
+    )
+    for kind, color, marker in zip(KINDS, PALETTE, MARKERS, strict=False):
+        own = points[points["kind"] == kind]
+        if own.empty:
             continue
-        ax.errorbar(
-            [p.x[0] for p in same_kind],
-            [p.y[0] for p in same_kind],
-            xerr=[p.x[1] for p in same_kind],
-            yerr=[p.y[1] for p in same_kind],
-            linestyle="",
-            marker=MARKERS[place],
-            elinewidth=0.7,
-            color=PALETTE[place],
-            label=kind,
-        )
-        for point in same_kind:
-            name_point(ax, point.name, (point.x[0], point.y[0]), PALETTE[place])
+        ax.errorbar(own["x"], own["y"], xerr=own["x_spread"], yerr=own["y_spread"], linestyle="", marker=marker,
+                    elinewidth=0.7, color=color, label=kind)  # fmt: skip
+        for name, x, y in zip(own["name"], own["x"], own["y"], strict=True):
+            name_point(ax, name, (x, y), color)
     text, blind = DRAWN[measure]
     level = blind if isinstance(blind, float) else fmean(v for c in cells for v in c.values(blind).values())
     ax.axhline(level, color="#666666", linestyle="--", linewidth=0.9)
@@ -136,7 +118,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     steps = first.given.get("algorithm.local_steps")
     size = first.given.get("algorithm.batch_size")
     beside = f", {counted(steps, 'local step')} of {counted(size, 'sample')}" if steps else ""
-    write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
+    write_title(ax, f"{first.data} · {first.algorithm}{beside}")
 
 
 def _protection(cell: Cell) -> tuple[str, str]:

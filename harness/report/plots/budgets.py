@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.report.data.budgets import Budget, budget_of, protection_of
 from harness.report.data.procedure import searches
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
@@ -26,7 +26,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import distinguishing, without_section, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +34,7 @@ BAND = 0.13  # opacity
 FEWEST = 2  # finite budgets that make a line
 
 
-def accuracy_against_epsilon(
-    records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
-) -> Pictures | None:
+def accuracy_against_epsilon(results: Results, path: Path, metric: str = "accuracy") -> Pictures | None:
     """Draw a metric by privacy budget: the mean over seeds, with what `mean_and_reach` gives.
 
     Lines of which every point has an interval over searches and seeds have it as a band, others have bars.
@@ -49,8 +46,8 @@ def accuracy_against_epsilon(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
@@ -61,7 +58,6 @@ def accuracy_against_epsilon(
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two budgets of one kind.
     """
-    results = Results.of(records)
     panels = [
         panel for panel in panels_of(results, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
@@ -137,9 +133,8 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     lines = _all_lines(panel)
     if len(lines) <= MOST_LINES:
         return lines
-    best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
-    for key, cells in lines.items():
-        best.setdefault(cells[0].algorithm, key)
+    # The panel's cells are in order, the best first.
+    best = first_of_each(lines, lambda key: lines[key][0].algorithm)
     return {key: lines[key] for key in list(best.values())[:MOST_LINES]}
 
 

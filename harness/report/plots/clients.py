@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,6 @@ from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import Panel, Pictures, best_of, canvas, panels_of, save, with_budgets
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import in_sentence, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +60,7 @@ class ClientPanel(NamedTuple):
         return list(worst(MOST).index)
 
 
-def named_clients(records: Iterable[RunRecord], path: Path, metric: str = "accuracy") -> Pictures | None:
+def named_clients(results: Results, path: Path, metric: str = "accuracy") -> Pictures | None:
     """Draw a measure at every client on its own test samples.
 
     Markers are means over seeds with one sample standard deviation, for the best setting of each algorithm. Of many
@@ -70,8 +68,8 @@ def named_clients(records: Iterable[RunRecord], path: Path, metric: str = "accur
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs whose clients have names are drawn.
+    results : Results
+        Runs; only finished runs whose clients have names are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
@@ -82,7 +80,6 @@ def named_clients(records: Iterable[RunRecord], path: Path, metric: str = "accur
     tuple[Path, Path] or None
         The PNG and the SVG; None without names.
     """
-    results = Results.of(records)
     panels = [_client_panel(panel) for panel in panels_of(results, metric)]
     tasks = [panel for panel in panels if panel.tables][:MOST_TASKS]
     if not tasks:

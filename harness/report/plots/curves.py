@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -21,7 +21,6 @@ from harness.report.plots.figure import (
 from harness.report.plots.methods import Styles
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,50 +29,40 @@ if TYPE_CHECKING:
 BELOW = {"round": "round", "bytes": "bytes sent so far, both ways"}
 
 
-def learning_curves(
-    records: Iterable[RunRecord], path: Path, metric: str = "accuracy", along: str | None = None
+def draw_curves(
+    results: Results,
+    path: Path,
+    metric: str = "accuracy",
+    against: str = "round",
+    *,
+    along: str | None = None,
+    fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
-    """Draw `metric` against the round: the mean over seeds and a band of one sample standard deviation.
+    """Draw a measure during training: the mean over seeds and a band of one sample standard deviation.
+
+    There is one line per cell, or per algorithm if a panel has too many cells.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
-        Metric to draw; tasks without it show the first of `FALLBACK` that applies.
+        Metric to draw.
+    against : {"round", "bytes"}
+        What stands below.
     along : str, optional
         A setting such as ``compression.alpha``, or a section: runs that differ only in it share a panel. By default
         all runs of a task share a panel.
+    fallback : tuple of str
+        Tasks without `metric` show the first of these that applies; without any they are omitted.
 
     Returns
     -------
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    return draw_curves(records, path, metric, "round", along=along)
-
-
-def draw_curves(
-    records: Iterable[RunRecord],
-    path: Path,
-    metric: str,
-    against: str,
-    *,
-    along: str | None = None,
-    fallback: tuple[str, ...] = FALLBACK,
-) -> Pictures | None:
-    """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`.
-
-    Parameters
-    ----------
-    against : {"round", "bytes"}
-        What stands below.
-    fallback : tuple of str
-        What tasks without `metric` show; without any they are omitted.
-    """
-    results = Results.of(records)
     panels, cut = reduce_panels(panels_of(results, metric, fallback, along))
     names = (
         names_of(results)
@@ -85,24 +74,28 @@ def draw_curves(
     styles = Styles(results, panels, ((c.algorithm, kinds[c.key]) for p in panels for c in p.cells))
 
     def draw(ax: Axes, panel: Panel) -> None:
-        scale = "linear"
+        moving = False
         for cell in panel.cells:
-            line, data = names[cell.key], _tidy(cell, panel.metric, against)
             look = styles.of(cell.algorithm, kinds[cell.key])
-            moving = data if against == "round" else data[data["x"] > 0]
-            if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
-                last = data.loc[data["round"] == data["round"].max(), "y"].mean()
-                ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=line)
-                continue
-            scale = "linear" if against == "round" else "log"
-            every = max(1, moving["x"].nunique() // 8)
-            at = moving.groupby("x")["y"]
-            mean, spread = at.mean(), at.std()
-            ax.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.15)
-            ax.plot(mean.index, mean, label=line, markevery=every, **look)
-        label_axes(ax, panel, BELOW[against], scale)
+            moving |= _draw_line(ax, _tidy(cell, panel.metric, against), names[cell.key], look, against)
+        label_axes(ax, panel, BELOW[against], "log" if moving and against != "round" else "linear")
 
     return write_pictures(panels, draw, path, "the best setting of each algorithm" if cut else "", apart=cut)
+
+
+def _draw_line(ax: Axes, data: pd.DataFrame, label: str, look: Mapping[str, Any], against: str) -> bool:
+    """Draw the line of a cell; return whether it moves along the axis, as what sends nothing does not."""
+    moving = data if against == "round" else data[data["x"] > 0]
+    if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
+        last = data.loc[data["round"] == data["round"].max(), "y"].mean()
+        ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=label)
+        return False
+    every = max(1, moving["x"].nunique() // 8)
+    at = moving.groupby("x")["y"]
+    mean, spread = at.mean(), at.std()
+    ax.fill_between(mean.index, mean - spread, mean + spread, color=look["color"], alpha=0.15)
+    ax.plot(mean.index, mean, label=label, markevery=every, **look)
+    return True
 
 
 def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
@@ -118,9 +111,9 @@ def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
     return data.assign(x=data.groupby("round")["x"].transform("mean"))
 
 
-def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
+def names_of(results: Results) -> dict[str, str]:
     """Return cell -> algorithm and variant, for the legend."""
-    board = board_of(records)
+    board = board_of(results)
     variant = board.variants()
     return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in board.rows}
 

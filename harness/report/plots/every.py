@@ -10,7 +10,7 @@ from harness.report.data.results import Results
 from harness.report.plots.attacks import attacks
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.clients import named_clients
-from harness.report.plots.curves import draw_curves, learning_curves
+from harness.report.plots.curves import draw_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.figure import Pictures
 from harness.report.plots.frontier import accuracy_against_bytes
@@ -67,7 +67,7 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
         pictures = {
             "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
             "pareto": pareto(results, folder / "pareto", spec.by),
-            "curves": learning_curves(results, folder / "curves", metric, spec.along),
+            "curves": draw_curves(results, folder / "curves", metric, along=spec.along),
             "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes", metric),
             "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon", metric),
             "attacks": attacks(results, folder / "attacks", spec.by),

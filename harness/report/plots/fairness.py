@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import (
     COLORS,
     QUIET,
@@ -22,7 +22,6 @@ from harness.report.plots.figure import (
     with_budgets,
 )
 from harness.report.tables.text import spread
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +42,7 @@ class Bars(NamedTuple):
     notes: dict[str, str]
 
 
-def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+def fairness(results: Results, path: Path) -> Pictures | None:
     """Draw accuracy and true positive rate of every sensitive group, and the clients' accuracies.
 
     Bars are means over seeds with one sample standard deviation, for the most accurate setting of each algorithm.
@@ -51,8 +50,8 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
 
@@ -61,7 +60,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two groups.
     """
-    every = [(panel, with_budgets(best_of(panel))) for panel in panels_of(records, "accuracy")]
+    every = [(panel, with_budgets(best_of(panel))) for panel in panels_of(results, "accuracy")]
     tasks = [(panel, best, table) for panel, best in every if (table := _groups(best))["part"].nunique() > 1]
     if not tasks:
         return None

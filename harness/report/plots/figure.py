@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.units import counted
 from harness.metrics import better_is_higher
 from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.plots.look import FORMATS, current_look
 from harness.report.tables.rows import board_of
 from harness.report.tables.text import distinguishing, possible, quantity, words
 from harness.storage.files import replacing
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +31,8 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (6, 2)),
-    (0, (1.5, 1.5)),
-    (0, (6, 2, 1.5, 2)),
-    (0, (10, 3)),
-    (0, (3, 1)),
-    (0, (10, 2, 1.5, 2, 1.5, 2)),
-    (0, (1, 3)),
+    *("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2))),
+    *((0, (10, 3)), (0, (3, 1)), (0, (10, 2, 1.5, 2, 1.5, 2)), (0, (1, 3))),
 )
 DPI = 160
 MOST_LINES = 8  # per panel; more are hard to distinguish
@@ -48,13 +41,8 @@ PANELS_A_ROW = 3
 QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # style of notes
 LETTERS = 11  # per inch of a legend, approximately
 TITLE = 46  # letters of a panel's title in a line; more would run into the next panel's
-FALLBACK = (
-    "accuracy",
-    "auroc",
-    "mae",
-    "stationarity",
-    "loss",
-)  # metrics to draw if the requested one does not apply
+#: Metrics to draw if the requested one does not apply.
+FALLBACK = ("accuracy", "auroc", "mae", "stationarity", "loss")
 LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
 STYLE = {
     "axes.edgecolor": "#666666",
@@ -87,10 +75,9 @@ class Panel(NamedTuple):
 
 
 def panels_of(
-    records: Iterable[RunRecord], metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
+    results: Results, metric: str, fallback: tuple[str, ...] = FALLBACK, along: str | None = None
 ) -> list[Panel]:
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
-    results = Results.of(records)
     board = board_of(results)
     cells_by_key = {cell.key: cell for cell in results.cells}
     tasks = grouped(
@@ -130,9 +117,7 @@ def reduce_panels(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
 
 def best_of(panel: Panel) -> dict[str, Cell]:
     """Return algorithm -> its first cell, which is its best, for at most `MOST_LINES` algorithms."""
-    best: dict[str, Cell] = {}
-    for cell in panel.cells:
-        best.setdefault(cell.algorithm, cell)
+    best = first_of_each(panel.cells, lambda cell: cell.algorithm)
     return dict(list(best.items())[:MOST_LINES])
 
 
@@ -182,22 +167,21 @@ def reach_note(cells: Sequence[Cell], measure: str) -> str:
     return f"95 % intervals over searches and seeds{others}"
 
 
-def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
-    """Return the settings of a cell except one setting or section."""
+def settings_beside(cell: Cell, *along: str) -> tuple[str, ...]:
+    """Return the settings of a cell except the seed and some settings or sections."""
+    sections = tuple(f"{name}." for name in along)
     return tuple(
         f"{name}={value}"
         for name, value in sorted(cell.given.items())
-        if name not in ("seed", along) and not name.startswith(f"{along}.")
+        if name not in ("seed", *along) and not name.startswith(sections)
     )
 
 
 def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     """Return a title of data, problem, partition, and further settings."""
-    lines = [
-        (names["dataset"], names["problem"]),
-        (names["partition"],),
-        [item.partition(".")[2] or item for item in also],
-    ]  # one line would run into the next panel's
+    details = [item.partition(".")[2] or item for item in also]
+    # One line would run into the next panel's.
+    lines = [(names["dataset"], names["problem"]), (names["partition"],), details]
     texts = [" · ".join(part for part in line if part) for line in lines]
     # A file may have dollars in its name, between which matplotlib expects mathematics.
     return "\n".join(text for text in texts if text).replace("$", r"\$")

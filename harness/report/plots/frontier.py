@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, grouped
@@ -15,7 +15,6 @@ from harness.report.plots.figure import (
     MOST_PANELS,
     Panel,
     Pictures,
-    Reach,
     edge,
     extrapolation_note,
     label_axes,
@@ -26,7 +25,6 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import quantity
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,17 +32,7 @@ if TYPE_CHECKING:
 NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
 
 
-class FrontierPoint(NamedTuple):
-    """A cell in the frontier: its line, bytes, and value with what `mean_and_reach` gives."""
-
-    line: tuple[str, float]
-    x: float
-    reach: Reach
-
-
-def accuracy_against_bytes(
-    records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
-) -> Pictures | None:
+def accuracy_against_bytes(results: Results, path: Path, metric: str = "accuracy") -> Pictures | None:
     """Draw a metric against communicated bytes.
 
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
@@ -56,8 +44,8 @@ def accuracy_against_bytes(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     metric : str
@@ -68,7 +56,6 @@ def accuracy_against_bytes(
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    results = Results.of(records)
     if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
         return _frontier(results, path, metric)
     return draw_curves(results, path, metric, "bytes")
@@ -83,24 +70,25 @@ def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
     styles = Styles(results, panels, ((line[0], names[line]) for line in lines))
 
     def draw(ax: Axes, panel: Panel) -> None:
-        points = [_point(cell, panel.metric) for cell in panel.cells]
-        drawn_lines = {point.line for point in points}
-        for number, line in enumerate(line for line in lines if line in drawn_lines):
+        cells_of = grouped(panel.cells, _line)
+        for number, line in enumerate(line for line in lines if line in cells_of):
             look = styles.of(line[0], names[line])
-            by_place = {(p.x, p.reach.mean): p for p in points if p.line == line}
+            reaches = [(cell.mean("bytes"), mean_and_reach(cell, panel.metric)) for cell in cells_of[line]]
+            by_place = {(x, reach.mean): reach for x, reach in reaches}
             places = list(by_place)
             best = [places[number] for number in edge(places, better_is_higher(panel.metric))]
             if not best[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
                 ax.axhline(best[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            sent = [by_place[place] for place in best if place[0]]
-            bars = [p.reach.below for p in sent], [p.reach.above for p in sent]
-            ax.errorbar([p.x for p in sent], [p.reach.mean for p in sent], yerr=bars,
+            sent = [place for place in best if place[0]]
+            bars = [by_place[p].below for p in sent], [by_place[p].above for p in sent]
+            ax.errorbar([x for x, _ in sent], [y for _, y in sent], yerr=bars,
                         elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
             beaten = [place for place in by_place if place[0] and place not in best]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
-        label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
+        scale = "log" if any(cell.mean("bytes") for cell in panel.cells) else "linear"
+        label_axes(ax, panel, "bytes of the run, both ways", scale)
 
     reach = dict.fromkeys(reach_note(panel.cells, panel.metric) for panel in panels)
     notes = [NOTE, *reach, extrapolation_note(cell for panel in panels for cell in panel.cells)]
@@ -130,10 +118,6 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
     if split:
         return text
     return name if len({epsilon for _, epsilon in lines}) == 1 else f"{name}, {text}"
-
-
-def _point(cell: Cell, metric: str) -> FrontierPoint:
-    return FrontierPoint(_line(cell), cell.mean("bytes"), mean_and_reach(cell, metric))
 
 
 def _budget(cell: Cell) -> float:

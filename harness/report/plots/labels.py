@@ -41,9 +41,8 @@ def keep_apart(ax: Axes) -> None:
     scale = ax.figure.dpi / 72
     for text in texts:
         text.get_window_extent()  # moves it
-        start: NDArray[np.float64] = np.array(
-            Text.get_window_extent(text).extents
-        )  # without the line to its point
+        # Without the line to its point.
+        start: NDArray[np.float64] = np.array(Text.get_window_extent(text).extents)
         candidates = []
         area = float(np.prod(start[2:] - start[:2]))
         for place, offset in enumerate(OFFSETS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.report.data.results import Results
+from harness.report.data.results import Results, grouped
 from harness.report.plots.figure import COLORS, DASHES, Panel, appearance
 from harness.report.plots.look import current_look
 from harness.report.tables.rows import Board, board_of
@@ -35,10 +35,8 @@ class Styles:
 
     def __init__(self, results: Results, panels: Sequence[Panel], lines: Iterable[tuple[str, str]]) -> None:
         self._methods = current_look().methods or method_order(board_of(results))
-        labels: dict[str, list[str]] = {}
-        for method, label in dict.fromkeys(lines):
-            labels.setdefault(method, []).append(label)
-        self._labels = labels
+        by_method = grouped(dict.fromkeys(lines), lambda line: line[0])
+        self._labels = labels = {method: [label for _, label in own] for method, own in by_method.items()}
         alone = all(len({cell.algorithm for cell in panel.cells}) == 1 for panel in panels)
         several = any(len(of_method) > 1 for of_method in labels.values())
         every = [label for of_method in labels.values() for label in of_method]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,9 +14,8 @@ from harness.metrics import better_is_higher
 from harness.report.data.budgets import Budget, budget_of
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import largest_ratio, part_name
-from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save
+from harness.report.plots.figure import Pictures, canvas, extrapolation_note, save, settings_beside
 from harness.report.tables.text import distinguishing, without_section, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ class MapColumn(NamedTuple):
     budget: Budget
 
 
-def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) -> Pictures | None:
+def overview(results: Results, path: Path, measures: Sequence[str]) -> Pictures | None:
     """Draw measures of every algorithm under every budget and ratio of message pruning: means over seeds.
 
     Rows are cells that differ in privacy and beta only, in groups of one task, the best without privacy first.
@@ -41,8 +40,8 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records.
+    results : Results
+        Runs.
     path : Path
         Where to write, without suffix.
     measures : sequence of str
@@ -53,7 +52,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    rows = grouped(Results.of(records).cells, _row)
+    rows = grouped(results.cells, _row)
     # What never was done (all its cells were refused) has no row to compare; the table says why.
     rows = {key: cells for key, cells in rows.items() if any(cell.done for cell in cells)}
     columns = sorted({_column(cell) for cells in rows.values() for cell in cells}, key=_order)
@@ -127,12 +126,7 @@ def _order(column: MapColumn) -> tuple[float, str, float]:
 
 def _row(cell: Cell) -> tuple[str, ...]:
     """Return all settings of a cell but its budget and its pruning ratio."""
-    beside = ("seed", "compression.beta", "compression.error_feedback")
-    return tuple(
-        f"{name}={value}"
-        for name, value in sorted(cell.given.items())
-        if name not in beside and not name.startswith("privacy.")
-    )
+    return settings_beside(cell, "privacy", "compression.beta", "compression.error_feedback")
 
 
 def _task(cell: Cell) -> tuple[str, ...]:
@@ -162,6 +156,4 @@ def _rank(cells: Sequence[Cell], measure: str) -> float:
     """Return the sort key of a row in its task: its best value without privacy, unpruned if there is one."""
     plain: list[Any] = [cell for cell in cells if math.isinf(budget_of(cell).epsilon)] or list(cells)
     first = min(plain, key=lambda cell: _column(cell).beta)
-    values = list(first.values(measure).values())
-    sign = -1 if better_is_higher(measure) else 1
-    return sign * fmean(values) if values else math.inf
+    return -first.score(measure) if first.values(measure) else math.inf

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,6 @@ from harness.report.data.leaderboard import model_for
 from harness.report.data.procedure import searches
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import data_name
 from harness.report.plots.figure import (
     COLORS,
     Pictures,
@@ -28,11 +27,11 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.labels import keep_apart, name_point
 from harness.report.tables.text import quantity, words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DOTS: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 3.5, "alpha": 0.5}
 MOST_TASKS = 8
 FEWEST = 3  # algorithms that send something
 BESIDE = 1.1  # times the bytes of a point of a front, up to which the next one is named in its place
@@ -55,7 +54,7 @@ class ParetoPoint(NamedTuple):
     cell: Cell
 
 
-def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+def pareto(results: Results, path: Path, by: str) -> Pictures | None:
     """Draw a measure of all cells against their total epsilon, and against their bytes.
 
     Every point stands where it was measured. Named are, on the left, cells that no other with at most their epsilon
@@ -66,8 +65,8 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs are drawn.
+    results : Results
+        Runs; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
     by : str
@@ -78,7 +77,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than three algorithms that send something, or one budget.
     """
-    measured = [cell for cell in Results.of(records).cells if cell.values(by) and cell.values("bytes")]
+    measured = [cell for cell in results.cells if cell.values(by) and cell.values("bytes")]
     drawable = []
     for cells in grouped(measured, lambda cell: cell.shared_key(METHOD)).values():
         points = [_point(cell, by) for cell in cells]
@@ -93,8 +92,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         for (left, right), (cell, points) in zip(axes, rows, strict=True):
             _against_epsilon(left, points, resolution)
             _against_bytes(right, points, resolution)
-            data = data_name(cell.spec.get("data")) or ""
-            left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
+            left.set_title(f"{cell.data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
         figure.draw_without_rendering()  # finds where everything stands
         for ax in axes.flat:
@@ -133,12 +131,9 @@ def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], resolution: Resolu
     communicating = [point for point in points if point.size]
     finite = sorted({_budget(p.epsilon) for p in communicating if math.isfinite(p.epsilon)})
     beyond = finite[-1] * NEXT if finite else 1.0
-    colors = _colors(communicating)
-    for budget, color in colors.items():
-        points_of_budget = [p for p in communicating if _budget(p.epsilon) == budget]
-        x = [min(p.epsilon, beyond) for p in points_of_budget]
-        dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
-        ax.plot(x, [p.value for p in points_of_budget], **dots)
+    for _, color, members in _by_budget(communicating):
+        x = [min(p.epsilon, beyond) for p in members]
+        ax.plot(x, [p.value for p in members], color=color, **DOTS)
     for personal in (False, True):
         rivals = [p for p in communicating if p.personal == personal]
         frontier = _frontier(rivals, [_budget(p.epsilon) for p in rivals], resolution)
@@ -157,13 +152,11 @@ def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], resolution: Resoluti
 
     communicating = [point for point in points if point.size]
     named_places: set[tuple[str, int, int]] = set()  # names already written near a place
-    for budget, color in _colors(communicating).items():
-        points_of_budget = [p for p in communicating if _budget(p.epsilon) == budget]
+    for budget, color, members in _by_budget(communicating):
         label = "no privacy" if math.isinf(budget) else f"ε {quantity(budget, 2)}"
-        dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
-        ax.plot([p.size for p in points_of_budget], [p.value for p in points_of_budget], **dots)
+        ax.plot([p.size for p in members], [p.value for p in members], color=color, **DOTS)
         for personal in (False, True):
-            rivals = [p for p in points_of_budget if p.personal == personal]
+            rivals = [p for p in members if p.personal == personal]
             frontier = _frontier(rivals, [p.size for p in rivals], resolution)
             ax.plot([p.size for p in frontier], [p.value for p in frontier], color=color, linewidth=0.9,
                     linestyle="--" if personal else "-", label=None if personal else label)  # fmt: skip
@@ -216,10 +209,14 @@ def _place(point: ParetoPoint) -> tuple[str, int, int]:
     return point.name, round(math.log(point.size) * 4), round(point.value * 100)
 
 
-def _colors(points: Sequence[ParetoPoint]) -> dict[float, str]:
-    """Return a color for every budget, the loosest first; beyond the palette the last is repeated."""
-    budgets = sorted({_budget(p.epsilon) for p in points}, reverse=True)
-    return {budget: COLORS[min(number, len(COLORS) - 1)] for number, budget in enumerate(budgets)}
+def _by_budget(points: Sequence[ParetoPoint]) -> list[tuple[float, str, list[ParetoPoint]]]:
+    """Return every budget, the loosest first, with a color and its points; the last color is repeated."""
+    members = grouped(points, lambda point: _budget(point.epsilon))
+    colors = chain(COLORS, repeat(COLORS[-1]))
+    return [
+        (budget, color, members[budget])
+        for budget, color in zip(sorted(members, reverse=True), colors, strict=False)
+    ]
 
 
 def _name(ax: Axes, named: Sequence[tuple[float, float, str]], marker: str, color: str = "#333333") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from datasets.client_statistics import unpack
@@ -18,13 +17,13 @@ MOST = 6  # partitions
 TALLEST = 4.5  # inches
 
 
-def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+def partitions(results: Results, path: Path) -> Pictures | None:
     """Draw how many samples of every class and sensitive group each client holds, for the least seed.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; what older ones and those without data did not write down is not drawn.
+    results : Results
+        Runs; what older ones and those without data did not write down is not drawn.
     path : Path
         Where to write, without suffix.
 
@@ -33,7 +32,7 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    held = (record for record in Results.of(records).records if record.held)
+    held = (record for record in results.records if record.held)
     alike = grouped(held, lambda record: digest([record.spec[name] for name in PARTS] + [record.digest]))
     representatives = [
         min(same, key=lambda record: (record.spec["seed"], digest(record.spec))) for same in alike.values()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,12 @@ from harness.report.data.results import Results
 from harness.report.plots.figure import COLORS, Pictures, canvas, save
 from harness.report.tables.certainty import critical_text
 from harness.report.tables.text import words
-from harness.storage.store import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+def rank_diagram(results: Results, path: Path, by: str) -> Pictures | None:
     """Draw the mean rank of every method over all federations of the records.
 
     Methods are ranked among those of their purpose and objective. Intervals reach half the critical difference to
@@ -26,8 +24,8 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records; only finished runs count.
+    results : Results
+        Runs; only finished runs count.
     path : Path
         Where to write, without suffix.
     by : str
@@ -38,11 +36,7 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
     tuple[Path, Path] or None
         The PNG and the SVG; None where no two methods are told apart.
     """
-    diagrams = {
-        kind: result
-        for kind, result in ranks_by_kind(Results.of(records).cells, by).items()
-        if result.distinct
-    }
+    diagrams = {kind: result for kind, result in ranks_by_kind(results.cells, by).items() if result.distinct}
     if not diagrams:
         return None
     counts = [len(result.methods) for result in diagrams.values()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
-from harness.report.data.results import Results
-from harness.report.data.specs import data_name
+from harness.report.data.results import Results, first_of_each, grouped
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -21,18 +19,17 @@ from harness.report.plots.figure import (
 )
 from harness.report.plots.methods import Styles
 from harness.report.tables.text import words
-from harness.storage.store import RunRecord
 
 MOST_PANELS = 9
 
 
-def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+def tuning_curves(results: Results, path: Path) -> Pictures | None:
     """Draw the expected test figure of the best of 1, 2, ... settings, a panel for each task and budget.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
-        Run records of tuned suites.
+    results : Results
+        Runs of tuned suites.
     path : Path
         Where to write, without suffix.
 
@@ -41,11 +38,10 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None without searches of several settings.
     """
-    panels: dict[tuple[str, str], list[Searched]] = {}
-    results = Results.of(records)
-    for search in searched(results):
-        if len(search.found["trials"]) > 1 and search.best_of(1) is not None:
-            panels.setdefault((search.cells[0].task, _title(search)), []).append(search)
+    several = (
+        one for one in searched(results) if len(one.found["trials"]) > 1 and one.best_of(1) is not None
+    )
+    panels = grouped(several, lambda search: (search.cells[0].task, _title(search)))
     shown = list(panels.items())[:MOST_PANELS]
     if not shown:
         return None
@@ -56,9 +52,8 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     with canvas((max(7.2, 4.4 * across), 3.9 * down)) as figure:
         axes = panel_axes(figure, down, across, len(shown))
         for ax, ((_, title), own) in zip(axes, shown, strict=True):
-            best: dict[str, list[float]] = {}
-            for search in own:
-                best.setdefault(search.cells[0].algorithm, _curve(search))
+            firsts = first_of_each(own, lambda search: search.cells[0].algorithm)
+            best = {name: _curve(search) for name, search in firsts.items()}
             higher = better_is_higher(own[0].tune["metric"])
             order = sorted(best, key=lambda name: best[name][-1], reverse=higher)[:MOST_LINES]
             for name in order:
@@ -86,10 +81,9 @@ def _curve(search: Searched) -> list[float]:
 def _title(search: Searched) -> str:
     cell = search.cells[0]
     budget = budget_of(cell)
-    data = data_name(cell.spec.get("data")) or ""
     problem = cell.given.get("problem.kind", "")
     parts = [
-        data,
+        cell.data,
         "" if problem == "classify" else problem,
         f"ε {budget.epsilon:g}" if budget.kind else "no privacy",
     ]

@@ -58,15 +58,13 @@ def heads(subject: Subject) -> list[str]:
     return [change, f"of 100 {subject.cases}, missed"] if subject.has(MISSED) else [change]
 
 
-def client_table(subject: Subject) -> list[ClientCosts]:
+def cost_rows(subject: Subject) -> list[ClientCosts]:
     """Return the row of all clients together, and of those with the most cases."""
     cells, measure = (subject.plain, *subject.private), subject.measure
     missed = subject.has(MISSED)
     texts = [f"{subject.plain.mean(measure):z.3f}"]
     pairs = [seed_pairs(cell, subject.plain, measure).differences for cell in subject.private]
-    total = [
-        change_from(subject.plain, cell, measure, subject.resolution.procedures) for cell in subject.private
-    ]
+    total = [change_from(subject.plain, cell, subject.resolution) for cell in subject.private]
     texts += [change_text(change.mean, measure) if change else "" for change in total]
     texts += [f"{_missed(cell):.0f}" for cell in cells] if missed else []
     runs = client_rows(subject.plain.done)

@@ -17,7 +17,7 @@ from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import is_compressed
 from harness.report.html.templates import template
-from harness.report.statement.costs import answers, client_table, heads, method_note, note
+from harness.report.statement.costs import answers, cost_rows, heads, method_note, note
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
 from harness.report.statement.subject import Subject
 from harness.report.tables.costs import data_of
@@ -33,15 +33,8 @@ AUROC = "auroc"  # the measure of costs, where all cells have it
 MOST_BUDGETS = 4  # columns; of more the largest and the smallest
 #: Fields of a privacy statement in which guarantees of one kind agree.
 KIND = (
-    "unit",
-    "user",
-    "adjacency",
-    "placement",
-    "sampling",
-    "mechanism",
-    "delta",
-    "dropouts",
-    "noise_cohort",
+    *("unit", "user", "adjacency", "placement", "sampling"),
+    *("mechanism", "delta", "dropouts", "noise_cohort"),
 )
 
 
@@ -102,7 +95,7 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
 
 def _content(subject: Subject) -> dict[str, Any]:
     """Return what the template shows of a data set."""
-    rows = client_table(subject)
+    rows = cost_rows(subject)
     methods = subject.methods
     return {
         "title": ", ".join(filter(None, [data_of(subject.plain), subject.plain.algorithm, subject.apart])),

@@ -46,9 +46,8 @@ class Certainty(NamedTuple):
 
 def certainty(results: Results, board: Board) -> Certainty:
     """Return what is certain of a leaderboard, in the measure that ranks it."""
-    by = next((str(row["ranked_by"]) for row in board.rows), "accuracy")
-    limits = [*inversion_sentences(results.cells), *rank_sentences(results.cells, by)]
-    return Certainty(certainty_tables(results, board, by), limits)
+    limits = [*inversion_sentences(results.cells), *rank_sentences(results.cells, board.by)]
+    return Certainty(certainty_tables(results, board, board.by), limits)
 
 
 def certainty_tables(results: Results, board: Board, by: str) -> list[Grid]:

@@ -11,14 +11,13 @@ import yaml
 from harness.config.recorded import essential
 from harness.core.units import counted
 from harness.report.data.procedure import Interval, finalists_of, procedure_interval
-from harness.report.data.results import Cell
+from harness.report.data.results import Cell, Results
 from harness.report.data.statistics import paired_statistics
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import value_text
 from harness.report.tables.text import possible, words
-from harness.report.tables.tuning import names_of, settings_of
+from harness.report.tables.tuning import chosen_text, names_of
 from harness.storage.files import safe_name, write_text
-from harness.storage.store import RunRecord
 
 OVER_SEEDS, OVER_SEARCHES = "95 % over seeds", "over searches too"
 
@@ -47,7 +46,7 @@ class TunedCell:
         """Return what was chosen, the mean over reported seeds, and its two intervals."""
         metric = self.search.tune["metric"]
         values = self.cell.values(metric)
-        row = {"": self.name, "chosen": settings_of(self.search)}
+        row = {"": self.name, "chosen": chosen_text(self.search)}
         if not values:
             return row
         (sample,) = paired_statistics([list(values.values())])
@@ -76,9 +75,9 @@ class TunedCell:
         return "".join(f"# {line}\n" for line in comment) + spec
 
 
-def tuned_cells(records: Iterable[RunRecord]) -> list[TunedCell]:
+def tuned_cells(results: Results) -> list[TunedCell]:
     """Return every cell of tuned suites with what its search chose."""
-    each = [Searched((cell,), search.found) for search in searched(records) for cell in search.cells]
+    each = [Searched((cell,), search.found) for search in searched(results) for cell in search.cells]
     return [TunedCell(name, search) for name, search in zip(names_of(each), each, strict=True)]
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 from harness.report.data.clients import GAINS, MEASURES, client_changes, client_rows
 from harness.report.data.evidence import Row
 from harness.report.data.results import Cell, Results
-from harness.report.tables.protection import is_protected
 from harness.report.tables.rows import Board
 from harness.report.tables.text import EXTRAPOLATED, in_sentence, is_empty, quantity, signed, span
 
@@ -79,13 +78,13 @@ def by_client(results: Results, board: Board) -> ClientTable:
     Parameters
     ----------
     results : Results
-        Run records.
+        Runs.
     board : Board
         Their leaderboard.
     """
     cells = {cell.key: cell for cell in results.cells}
     plain = {
-        cell.shared_key(PROTECTION): cell for cell in results.cells if cell.done and not is_protected(cell)
+        cell.shared_key(PROTECTION): cell for cell in results.cells if cell.done and not cell.is_protected
     }
     by = str(board.rows[0]["ranked_by"]) if board.rows else ""
     measure = by if by in GAINS else "accuracy"
@@ -116,7 +115,7 @@ def by_client(results: Results, board: Board) -> ClientTable:
 
 def _changes(cell: Cell, plain: Cell | None, measure: str) -> dict[Any, float]:
     """Return by client the change to the same cell without protection, in points."""
-    if plain is None or not is_protected(cell):
+    if plain is None or not cell.is_protected:
         return {}
     return (100 * client_changes(cell, plain, measure)).dropna().to_dict()
 

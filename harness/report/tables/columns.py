@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
 
+from harness.config.report import known
 from harness.core.units import count, duration, energy, size, work
 from harness.report.data.columns import COLUMNS, describe
 from harness.report.data.evidence import Row
@@ -76,15 +77,13 @@ def shown_column(name: str, text: Callable[[Row], str] | None = None, about: str
     return ShownColumn(column.title, name, number, text, about or column.sentence)
 
 
-def narrow_columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
+def narrow_columns(board: Board) -> list[ShownColumn]:
     """Return the columns of the narrow table of a leaderboard.
 
     Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
     column.
     """
-    board = Board.of(frame)
-    frame, rows = board.frame, board.rows
-    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
+    frame, rows, by = board.frame, board.rows, board.by
     every = [
         shown_column("rank", plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(board),
@@ -179,6 +178,12 @@ def measure_column(name: str, spread: bool = True) -> ShownColumn:
     column = describe(name)
     about = words(name) if column is None else column.sentence
     return ShownColumn(words(name), f"{name}_mean", True, partial(_spread, name, spread), about)
+
+
+def measures_of(columns: Iterable[ShownColumn]) -> list[str]:
+    """Return the measures that some columns have the means of, without those of plugins that are not loaded."""
+    names = (column.key.removesuffix("_mean") for column in columns if column.key.endswith("_mean"))
+    return [name for name in names if known(name)]
 
 
 def difference_column(by: str) -> ShownColumn:

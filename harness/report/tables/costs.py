@@ -18,11 +18,11 @@ from harness.report.data.identity import plugged
 from harness.report.data.protection_change import Change, change_from
 from harness.report.data.resolution import Resolution
 from harness.report.data.results import Cell, Results, grouped
-from harness.report.data.specs import clients, data_name, part_name, partition_text
+from harness.report.data.specs import clients, part_name, partition_text
 from harness.report.data.tested import seed_pairs
 from harness.report.tables.columns import NO_DIFFERENCE
 from harness.report.tables.pivot import Grid
-from harness.report.tables.protection import Comparison, compare_protection, is_protected, labels
+from harness.report.tables.protection import Comparison, compare_protection, labels
 from harness.report.tables.text import change_text, in_points, in_sentence, signed, span, spread, words
 
 MOST_ROWS = 8  # more protected cells are counted, not listed
@@ -93,11 +93,10 @@ def cost_table(comparison: Comparison, resolution: Resolution) -> Grid:
     cells = (plain, *protected[:MOST_ROWS])
     for cell, text in zip(cells, comparison.heads, strict=False):
         sent = cell.values("bytes_up").values()
-        change = None if cell is plain else change_from(plain, cell, measure, resolution.procedures)
-        level = change is not None and is_level(change, resolution, plain, cell)
+        change = None if cell is plain else change_from(plain, cell, resolution)
         rows[text if text not in rows else f"{text} ({cell.key[:6]})"] = (
             spread(cell.values(measure).values(), ".3f" if in_points(measure) else ".4g"),
-            f"{NO_DIFFERENCE} " * level + _with_interval(change, measure),
+            _with_interval(change, measure),
             size(fmean(sent)) if sent else "",
         )
     more = len(protected) - MOST_ROWS
@@ -154,9 +153,8 @@ def method_table(comparison: Comparison, results: Results, resolution: Resolutio
 
 def _order(row: Mapping[str, Cell], measure: str) -> tuple[int, float]:
     """Return a sort key: most protections first, then the best value, without protection if there is one."""
-    first = next((cell for cell in row.values() if not is_protected(cell)), next(iter(row.values())))
-    sign = -1 if better_is_higher(measure) else 1
-    return -len(row), sign * first.mean(measure)
+    first = next((cell for cell in row.values() if not cell.is_protected), next(iter(row.values())))
+    return -len(row), -first.score(measure)
 
 
 def _with_change(
@@ -167,17 +165,15 @@ def _with_change(
         return ""
     text = format(cell.mean(measure), ".3f" if in_points(measure) else ".4g")
     plain = row.get(unprotected)
-    if plain is None or cell is plain:
+    change = None if plain is None or cell is plain else change_from(plain, cell, resolution)
+    if change is None:
         return text
-    if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
-        return text
-    level = f"{NO_DIFFERENCE} " * is_level(change, resolution, plain, cell)
-    return f"{text} ({level}{change_text(change.mean, measure)})"
+    return f"{text} ({f'{NO_DIFFERENCE} ' * change.level}{change_text(change.mean, measure)})"
 
 
 def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
     """Explain the values of a comparison."""
-    measure, plain, protected = comparison
+    _, plain, protected = comparison
     if len(plain.done) < 2:
         return ["One seed: no spread."]
     cells = (plain, *protected[:MOST_ROWS])
@@ -188,15 +184,10 @@ def explained(comparison: Comparison, resolution: Resolution) -> list[str]:
         else "changes are paired by seed, with the 95 % interval of their mean"
     )
     notes = [f"± is the sample standard deviation over seeds; {of_changes}."]
-    changes = ((cell, change_from(plain, cell, measure, resolution.procedures)) for cell in cells[1:])
-    if any(change is not None and is_level(change, resolution, plain, cell) for cell, change in changes):
+    changes = (change_from(plain, cell, resolution) for cell in cells[1:])
+    if any(change is not None and change.level for change in changes):
         notes.append(f"{NO_DIFFERENCE} marks a change that one method has from itself under another name.")
     return notes
-
-
-def is_level(change: Change, resolution: Resolution, plain: Cell, cell: Cell) -> bool:
-    """Return whether a change is no larger than that of one method under two names."""
-    return abs(change.mean) <= resolution.of(plain, cell)
 
 
 def client_table(comparison: Comparison, results: Results) -> Grid | None:
@@ -232,7 +223,8 @@ def _with_interval(change: Change | None, measure: str) -> str:
     if change is None:
         return ""
     ends = ", ".join(change_text(end, measure) for end in change.interval or ())
-    return change_text(change.mean, measure) + (f" [{ends}]" if ends else "")
+    text = change_text(change.mean, measure) + (f" [{ends}]" if ends else "")
+    return f"{NO_DIFFERENCE} {text}" if change.level else text
 
 
 def headline(comparison: Comparison, resolution: Resolution) -> str:
@@ -245,9 +237,9 @@ def headline(comparison: Comparison, resolution: Resolution) -> str:
     of_measure = f"{'points of ' * in_points(measure)}{in_sentence(measure)}"
     told = []
     for cell, text in zip(protected[:MOST_COSTS], comparison.texts, strict=False):
-        if (change := change_from(plain, cell, measure, resolution.procedures)) is None:
+        if (change := change_from(plain, cell, resolution)) is None:
             continue
-        if (least := resolution.of(plain, cell)) and is_level(change, resolution, plain, cell):
+        if (least := resolution.of(plain, cell)) and change.level:
             nothing = f"what {text} costs cannot be told from nothing"
             told.append(f"{nothing} (less than {change_text(least, measure, '')} {of_measure})")
             continue
@@ -301,7 +293,7 @@ def _setting(comparison: Comparison) -> str:
 
 def data_of(cell: Cell) -> str:
     """Return the name of a cell's data or problem."""
-    return data_name(cell.spec.get("data")) or str(part_name(cell.spec.get("problem")))
+    return cell.data or str(part_name(cell.spec.get("problem")))
 
 
 def _tried(cells: Sequence[Cell]) -> int | str:

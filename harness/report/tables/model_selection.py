@@ -23,7 +23,6 @@ from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, value_text, with_spread
 from harness.report.tables.text import in_sentence, words
-from harness.storage.store import RunRecord
 
 OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that may differ within a table
 
@@ -45,21 +44,20 @@ def choose(rivals: Iterable[Run], choice: Choice) -> Run | None:
     return min(scored, key=lambda entry: entry[:2])[2] if scored else None
 
 
-def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | None = None) -> list[Grid]:
+def chosen_tables(results: Results, choice: Choice, baseline: str | None = None) -> list[Grid]:
     """Return, for every task, the table of the chosen settings and that of the sensitive groups under them.
 
     Tasks come in the order of their first records, which is that of the suite.
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
+    results : Results
         Of one suite or several.
     choice : Choice
         How settings are chosen.
     baseline : str, optional
         Algorithm that others are compared with, seed by seed, each at its own choice.
     """
-    results = Results.of(records)
     variants = {run.number: dict(cell.variant) for cell in results.cells for run in cell.runs}
     tasks = grouped(results.runs, lambda run: digest([run.identity.shared_key(OWN), variants[run.number]]))
     flats: dict[str, dict[str, str]] = {}

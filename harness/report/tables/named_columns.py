@@ -21,7 +21,7 @@ from harness.report.tables.columns import (
     runs_column,
     shown_column,
 )
-from harness.report.tables.rows import protection
+from harness.report.tables.rows import Board, protection
 from harness.report.tables.text import is_empty, quantity, words
 
 #: Short names -> columns of the leaderboard that they stand for, and their description.
@@ -53,12 +53,12 @@ class NamedColumn(NamedTuple):
     names: tuple[str, ...]
 
 
-def columns_named(frame: pd.DataFrame, names: Iterable[str]) -> list[NamedColumn]:
+def columns_named(board: Board, names: Iterable[str]) -> list[NamedColumn]:
     """Return the columns that a user names.
 
     Parameters
     ----------
-    frame : pd.DataFrame
+    board : Board
         A leaderboard.
     names : iterable of str
         Columns of the leaderboard; measures, which stand for mean and deviation; or names of `SHORT`.
@@ -68,8 +68,8 @@ def columns_named(frame: pd.DataFrame, names: Iterable[str]) -> list[NamedColumn
     UserError
         If a name is none of them; it names the nearest.
     """
-    narrow = {column.key: column for column in narrow_columns(frame)}
-    return [_named(frame, name.strip(), narrow) for name in names]
+    narrow = {column.key: column for column in narrow_columns(board)}
+    return [_named(board, name.strip(), narrow) for name in names]
 
 
 def column_names(frame: pd.DataFrame) -> dict[str, str]:
@@ -79,9 +79,10 @@ def column_names(frame: pd.DataFrame) -> dict[str, str]:
     return short | measures | {name: _about(name) for name in map(str, frame.columns)}
 
 
-def _named(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> NamedColumn:
+def _named(board: Board, name: str, narrow: dict[str, ShownColumn]) -> NamedColumn:
+    frame = board.frame
     if name in SHORT:
-        return NamedColumn(_short(frame, name, narrow), SHORT[name][0])
+        return NamedColumn(_short(board, name, narrow), SHORT[name][0])
     if name in _measures(frame):
         return NamedColumn(measure_column(name), (f"{name}_mean", f"{name}_std"))
     if name not in frame.columns:
@@ -92,10 +93,10 @@ def _named(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Na
     return NamedColumn(ShownColumn(words(name), name, number, partial(_plain, name), _about(name)), (name,))
 
 
-def _short(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> ShownColumn:
+def _short(board: Board, name: str, narrow: dict[str, ShownColumn]) -> ShownColumn:
     about = SHORT[name][1]
     if name == "difference":
-        return difference_column(frame["ranked_by"].iloc[0] if len(frame) else "")
+        return difference_column(board.by if board.rows else "")
     if name == "epsilon":
         return narrow.get("epsilon_total", shown_column("epsilon_total", lambda row: "", about))
     if name == "bytes":

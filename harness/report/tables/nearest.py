@@ -11,7 +11,7 @@ from harness.report.tables.rated_rows import (
     bound_text,
     difference,
     estimate_text,
-    guarantee,
+    guarantee_text,
     interval_over,
     settings_text,
     value_of,
@@ -27,7 +27,7 @@ def sentences(asked: ReferenceAnswer) -> list[str]:
     """Return how near the references are, what each says, whether they agree, and what a pilot run would settle."""
     answer = asked.recommendation
     lines = [_nearness(asked)]
-    found = [one for one in answer.answers if one.rows]
+    found = answer.found
     if not found:
         return [*lines, *nothing(answer)]
     lines += unknown_budgets(answer.conditions, answer.answers)
@@ -90,7 +90,7 @@ def _said_of(answer: Answer, asked: ReferenceAnswer) -> str:
     estimate = answer.estimates[best.key]
     parts = [
         f"On {where} {best.algorithm} ({settings_text(best.row)}) is first, with {in_sentence(by)} "
-        f"{estimate_text(by, estimate)} {guarantee(best.row)}"
+        f"{estimate_text(by, estimate)} {guarantee_text(best.row)}"
     ]
     if answer.equal:
         parts.append(f"not told apart from {listed([row.algorithm for row in answer.equal])}")

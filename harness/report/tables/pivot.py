@@ -21,9 +21,8 @@ from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.budgets import ASKED
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results, grouped
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
-from harness.report.tables.text import quantity, words
+from harness.report.tables.text import distinguishing, quantity, words
 from harness.storage.cells import as_csv
-from harness.storage.store import RunRecord
 
 BUDGETS = ("epsilon", *(f"privacy.{name}" for name in ASKED))
 #: How tables call settings; others by their field, or by section and field where that says too little.
@@ -113,7 +112,7 @@ class Grid(NamedTuple):
         return Sheet([self.corner, *self.columns], [False, *(True for _ in self.columns)], rows)
 
 
-def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
+def tabulate(results: Results, pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
     """Return the tables of a pivot.
 
     Tables with a single row are omitted if others have more.
@@ -128,7 +127,7 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
         raise unknown("measure of a pivot", measure, [*METRICS, *COSTS, *COSTS_TO_TARGET])
     if measure in COSTS_TO_TARGET and target is None:
         raise UserError(f"pivot: {measure} needs a target")
-    cells = Results.of(records).cells
+    cells = results.cells
     settings = {name for cell in cells for name in cell.settings}
     for name in (pivot.rows, pivot.columns):
         if cells and name not in settings:
@@ -195,13 +194,8 @@ def _distinguishing(tables: Iterable[Settings]) -> dict[Settings, Settings]:
         fixed: tuple(item for item in fixed if item[0] in ("data.name", "problem.kind", "algorithm.name"))
         for fixed in tables
     }
-    shared: dict[Settings, set[tuple[str, str]]] = {}
-    for fixed, names in headings.items():
-        shared.setdefault(names, set(fixed)).intersection_update(fixed)
-    return {
-        fixed: names + tuple(item for item in fixed if item not in shared[names])
-        for fixed, names in headings.items()
-    }
+    telling = distinguishing({fixed: (names, fixed) for fixed, names in headings.items()})
+    return {fixed: names + tuple(telling[fixed]) for fixed, names in headings.items()}
 
 
 def _grid(

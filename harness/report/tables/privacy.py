@@ -37,6 +37,8 @@ SAMPLINGS = {
     "fixed": "public, each client charged for its rounds",
     "full": "everybody",
 }
+#: What is drawn, by unit, unless it is the participants of a round.
+DRAWN = {"record": "records of a batch", "user": "users of a batch"}
 UNEVEN = 0.8  # a median below this share of the largest epsilon is worth a sentence
 #: Of facts that older records list as public, which their epsilon does not cover.
 LISTED_BEFORE = ("computed from private data", "the test data", "a digest of the data")
@@ -90,7 +92,7 @@ def guarantee(claim: Mapping[str, Any]) -> str:
     """Describe the kind of a guarantee, which many rows may share."""
     placement, unit = str(claim.get("placement")), str(claim.get("unit"))
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
-    who = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants")
+    who = DRAWN.get(unit, "participants")
     noise = f"noise is correlated over {counted(claim['bands'], 'round')}; " if "bands" in claim else ""
     noise += of_user(claim)
     if claim.get("dropouts"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from harness.metrics import better_is_higher
-from harness.report.data.results import Cell, Results, grouped
+from harness.report.data.results import Cell, Results, first_of_each, grouped
 from harness.report.data.specs import data_name, file_name, is_coded, is_compressed, largest_ratio
-from harness.storage.store import RunRecord
+from harness.report.tables.text import PRUNED, pruned_texts
 
 
 class Comparison(NamedTuple):
@@ -32,7 +31,7 @@ class Comparison(NamedTuple):
     @property
     def shared(self) -> str:
         """The compression that all cells have, in words; empty if one has none."""
-        return label(self.plain) if is_protected(self.plain) else ""
+        return label(self.plain) if self.plain.is_protected else ""
 
     @property
     def texts(self) -> list[str]:
@@ -48,7 +47,7 @@ class Comparison(NamedTuple):
 
 
 def compare_protection(
-    records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
+    results: Results, measure: str = "accuracy", baseline: str | None = None
 ) -> list[Comparison]:
     """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
 
@@ -56,25 +55,23 @@ def compare_protection(
     with the most protected cells, then the one with the best unprotected cell, then the first by name. Data sets
     on which the baseline is not compared, but on others it is, are left out.
     """
-    measured = (cell for cell in Results.of(records).cells if cell.values(measure))
+    measured = (cell for cell in results.cells if cell.values(measure))
     families = grouped(measured, lambda cell: cell.shared_key(("privacy", "compression")))
     comparisons = []
     for members in sorted(families.values(), key=lambda members: members[0].algorithm):
         plain, protected = _compared(members)
         if plain and protected:
             comparisons.append(Comparison(measure, plain[0], tuple(protected)))
-    sign = 1 if better_is_higher(measure) else -1
 
     def weight(comparison: Comparison) -> tuple[bool, bool, int, float]:
-        plain, value = comparison.plain, sign * comparison.plain.mean(measure)
+        plain, value = comparison.plain, comparison.plain.score(measure)
         return plain.algorithm == baseline, not comparison.shared, len(comparison.protected), value
 
-    best: dict[tuple[str | None, str | None], Comparison] = {}
-    for comparison in sorted(comparisons, key=weight, reverse=True):
+    def data_of(comparison: Comparison) -> tuple[str | None, str | None]:
         data = comparison.plain.spec.get("data")
-        digest = comparison.plain.records[0].digest if file_name(data) else None
-        best.setdefault((data_name(data), digest), comparison)
-    every = list(best.values())
+        return data_name(data), comparison.plain.records[0].digest if file_name(data) else None
+
+    every = list(first_of_each(sorted(comparisons, key=weight, reverse=True), data_of).values())
     with_baseline = [comparison for comparison in every if comparison.plain.algorithm == baseline]
     return with_baseline or every
 
@@ -85,7 +82,7 @@ def _compared(members: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
         alike = grouped(members, lambda cell: json.dumps(cell.spec["compression"], sort_keys=True))
         pairs = [_parted(some, lambda cell: bool(cell.spec.get("privacy"))) for some in alike.values()]
         return max(pairs, key=lambda pair: (bool(pair[0]), len(pair[1])))
-    return _parted(members, is_protected)
+    return _parted(members, lambda cell: cell.is_protected)
 
 
 def _parted(cells: Sequence[Cell], test: Callable[[Cell], bool]) -> tuple[list[Cell], list[Cell]]:
@@ -107,9 +104,7 @@ def label(cell: Cell) -> str:
             parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
-        if ratio := largest_ratio(compression.get(name)):
-            parts.append(f"{100 * ratio:.3g} % {effect}")
+    parts += pruned_texts({name: largest_ratio(compression.get(name)) for name in PRUNED})
     if compression.get("rank"):
         parts.append(f"layers as factors of rank {compression['rank']}")
     if is_coded(compression):
@@ -132,11 +127,6 @@ def _unit_or_placement(cell: Cell) -> str:
     if privacy.get("unit", "client") != "client":
         return f"unit {privacy['unit']}"
     return f"{privacy.get('placement')} noise"
-
-
-def is_protected(cell: Cell) -> bool:
-    """Return whether a cell has privacy or compression."""
-    return bool(cell.spec.get("privacy")) or is_compressed(cell.spec)
 
 
 def _order(cell: Cell) -> tuple[bool, bool, float, str]:

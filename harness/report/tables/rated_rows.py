@@ -10,12 +10,14 @@ from harness.config.recorded import BUILT_IN, RUN_FIELDS
 from harness.core.units import counted, size
 from harness.report.data.evidence import SEARCHES, TOTALS, Estimate, Row
 from harness.report.data.recommendation import ALONE, SCOPE, Answer, RatedRow, Recommendation
+from harness.report.data.results import first_of_each
 from harness.report.data.specs import in_text, settings_of
 from harness.report.tables.text import (
     EXTRAPOLATED,
     in_points,
     possible,
     possible_change,
+    pruned_texts,
     quantity,
     signed,
     words,
@@ -33,7 +35,7 @@ def recommendation_rows(answer: Recommendation) -> list[dict[str, Any]]:
 
 def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
     """Return at most `MOST` rows for a terminal: the best of each method, of many federations the first of each."""
-    found = [own for own in answer.answers if own.rows]
+    found = answer.found
     if len(found) > FEW:
         return [_overview(own, answer) for own in found[:MOST]]
     shown = [(own, rated) for own in found for rated in _best_of_methods(own)[: MOST // max(1, len(found))]]
@@ -46,8 +48,7 @@ def readable_rows(answer: Recommendation) -> list[dict[str, Any]]:
 
 def table_title(answer: Recommendation, shown: int) -> str:
     """Return the title of a table of so many of the rows within the bounds."""
-    federations = sum(bool(own.rows) for own in answer.answers)
-    what = "the first of each federation" if federations > FEW else "the best of each method first"
+    what = "the first of each federation" if len(answer.found) > FEW else "the best of each method first"
     more = f"; {shown} of {len(answer.rows)} rows, all with --json" if shown < len(answer.rows) else ""
     return f"Within all bounds, {what}{more}"
 
@@ -66,10 +67,7 @@ def settings_text(row: Row) -> str:
     parts.append(f"rounds {row['rounds']}")
     if row["clip"] is not None:
         parts.append(f"clip {row['clip'] if isinstance(row['clip'], str) else quantity(row['clip'])}")
-    for name, effect in (("alpha", "of hidden units pruned"), ("beta", "of message entries dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
-    return ", ".join([*parts, *_codes(row)])
+    return ", ".join([*parts, *pruned_texts(row), *_codes(row)])
 
 
 def method_text(row: Row) -> str:
@@ -85,33 +83,26 @@ def _codes(row: Row) -> list[str]:
     return [*(["error feedback"] if feedback else []), *([] if usual else [f"codec {row['codec']}"])]
 
 
-def guarantee(row: Row) -> str:
+def guarantee_text(row: Row) -> str:
     """Return the privacy of a row in words."""
     if row["model_for"] == ALONE:
         return "with nothing sent"
     if row["dp_unit"] is None:
         return "without privacy"
-    epsilon = row["epsilon_total"]
-    amount = "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
     mechanism = f"{row['dp_mechanism']} " if row["dp_mechanism"] not in (None, "independent") else ""
-    return f"under {amount} for a {row['dp_unit']} ({mechanism}{row['dp_placement']} noise)"
+    return f"under {_amount(row)} for a {row['dp_unit']} ({mechanism}{row['dp_placement']} noise)"
 
 
 def protection_text(row: Row) -> str:
     """Return privacy and compression of a row in the words of a table."""
     parts = []
     if row["dp_unit"] is not None:
-        epsilon = row["epsilon_total"]
-        parts.append(
-            "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {_epsilon(row)}"
-        )
+        parts.append(_amount(row))
         if row["dp_mechanism"] not in (None, "independent"):
             parts.append(f"{row['dp_mechanism']} noise")
         if row["noise_cohort"] is not None:
             parts.append(f"extrapolated to cohorts of {row['noise_cohort']:,}")
-    for name, effect in (("alpha", "pruned"), ("beta", "dropped")):
-        if row[name]:
-            parts.append(f"{100 * row[name]:.3g} % {effect}")
+    parts += pruned_texts(row, {"alpha": "pruned", "beta": "dropped"})
     if row["codec"] not in (None, "float32", "float64"):
         parts.append(f"sent as {row['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"
@@ -180,10 +171,8 @@ def column_text(name: str, value: Any, noise_cohort: int | None) -> Any:
 
 def _best_of_methods(answer: Answer) -> list[RatedRow]:
     """Return the first row of each method; all rows where there is only one."""
-    firsts = {rated.algorithm: rated for rated in reversed(answer.rows)}
-    if len(firsts) == 1:
-        return list(answer.rows)
-    return [rated for rated in answer.rows if firsts[rated.algorithm] is rated]
+    firsts = first_of_each(answer.rows, lambda rated: rated.algorithm)
+    return list(answer.rows if len(firsts) == 1 else firsts.values())
 
 
 def _plain(by: str, value: float) -> str:
@@ -191,8 +180,12 @@ def _plain(by: str, value: float) -> str:
     return difference(by, value).removesuffix(" points")
 
 
-def _epsilon(row: Row) -> str:
-    return f"{quantity(row['epsilon_total'], 3)}{'' if row['noise_cohort'] is None else EXTRAPOLATED}"
+def _amount(row: Row) -> str:
+    """Return how much privacy a private row has."""
+    epsilon, mark = row["epsilon_total"], "" if row["noise_cohort"] is None else EXTRAPOLATED
+    return (
+        "clipped, no noise" if epsilon is None or math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}{mark}"
+    )
 
 
 def _row(own: Answer, rated: RatedRow, answer: Recommendation) -> dict[str, Any]:

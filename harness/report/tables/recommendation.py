@@ -17,7 +17,7 @@ from harness.report.tables.rated_rows import (
     column_text,
     difference,
     estimate_text,
-    guarantee,
+    guarantee_text,
     interval_over,
     model_text,
     protection_text,
@@ -36,19 +36,20 @@ def sentences(answer: Recommendation) -> list[str]:
 
     If no row is within the bounds, they say which bound excludes what is within the others.
     """
-    found = [own for own in answer.answers if own.rows]
+    found = answer.found
     if not found:
         return nothing(answer)
+    empty = [federation_text(own) for own in answer.answers if not own.rows]
+    missing = [f"Nothing is within the bounds on {listed(empty, MOST)}."] if empty else []
     if len(found) == 1:
-        empty = [federation_text(own) for own in answer.answers if not own.rows]
-        missing = [f"Nothing is within the bounds on {listed(empty, MOST)}."] if empty else []
         return [*federation_sentences(found[0], answer), *missing]
-    return [*unknown_budgets(answer.conditions, answer.answers), *_over_federations(found, answer)]
+    budgets = unknown_budgets(answer.conditions, answer.answers)
+    return [*budgets, _over_federations(found), *missing, _one_by_one(found)]
 
 
 def warnings(answer: Recommendation) -> list[str]:
     """Return what to beware of: a measure that favors own models, searches without the bound, uncovered models."""
-    rows = [rated for each in answer.answers for rated in each.rows]
+    rows = answer.rows
     own = [rated for rated in rows if rated.row["model_for"] not in (None, COMMON)]
     bounds_bytes = any(condition.name.startswith("bytes") for condition in answer.conditions)
     said = []
@@ -71,7 +72,7 @@ def warnings(answer: Recommendation) -> list[str]:
 
 def notes(answer: Recommendation) -> list[str]:
     """Return what belongs below the table: how many rows there are, and what marks and lone clients mean."""
-    shown = [rated for own in answer.answers for rated in own.rows]
+    shown = answer.rows
     bounds = " and ".join(map(bound_text, answer.conditions))
     alone = sorted({rated.algorithm for rated in shown if rated.row["model_for"] == ALONE})
     lines = []
@@ -105,7 +106,7 @@ def federation_sentences(answer: Answer, whole: Recommendation) -> list[str]:
         *unknown_budgets(whole.conditions, [answer]),
         *warning,
         f"{take} {best.algorithm}{model_text(best.row)} with {settings_text(best.row)}: "
-        f"{in_sentence(by)} {_expected(answer.estimates[best.key], best, by)}, {guarantee(best.row)}"
+        f"{in_sentence(by)} {_expected(answer.estimates[best.key], best, by)}, {guarantee_text(best.row)}"
         f"{_certainty(best)}.",
         _next_best(answer, by),
         *_other_purpose(answer, by),
@@ -257,34 +258,28 @@ def _budget_texts(budgets: Mapping[float, Sequence[str]], named: bool) -> str:
     return "; ".join(texts)
 
 
-def _over_federations(found: Sequence[Answer], answer: Recommendation) -> list[str]:
+def _over_federations(found: Sequence[Answer]) -> str:
     """Return what holds on most federations."""
     counts = Counter(method for own in found for method in dict.fromkeys(own.candidates))
     most = max(counts.values())
     names = sorted(method for method, count in counts.items() if count == most)
     every = "both federations" if len(found) == 2 else f"all {len(found)} federations"
+    are = "is" if len(names) == 1 else "are"
     if most == len(found):
-        lines = [f"On {every} {listed(names)} {_are(names)} first, or not told apart from the first."]
-    elif most == 1:
-        lines = ["No method is first, or not told apart from the first, on two federations."]
-    else:
-        lines = [
-            f"No method is first, or not told apart from the first, on {every}; on {most} of them "
-            f"{_are(names)} {listed(names)}."
-        ]
-    empty = [federation_text(own) for own in answer.answers if not own.rows]
-    if empty:
-        lines.append(f"Nothing is within the bounds on {listed(empty, MOST)}.")
+        return f"On {every} {listed(names)} {are} first, or not told apart from the first."
+    if most == 1:
+        return "No method is first, or not told apart from the first, on two federations."
+    return (
+        f"No method is first, or not told apart from the first, on {every}; on {most} of them {are} "
+        f"{listed(names)}."
+    )
+
+
+def _one_by_one(found: Sequence[Answer]) -> str:
+    """Return how to ask about the first federation alone."""
     row = found[0].best.row
     column = "dataset" if len({own.federation.dataset for own in found}) > 1 and row["dataset"] else "clients"
-    return [
-        *lines,
-        f"For settings and what cannot be told apart, ask about one: --where '{column} == {row[column]}'.",
-    ]
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+    return f"For settings and what cannot be told apart, ask about one: --where '{column} == {row[column]}'."
 
 
 def nothing(answer: Recommendation) -> list[str]:

@@ -12,10 +12,9 @@ from harness.report.data.clients import client_names
 from harness.report.data.evidence import Row, rows_of
 from harness.report.data.exposed import MostExposed, most_exposed_of
 from harness.report.data.leaderboard import leaderboard
-from harness.report.data.results import Results, grouped
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.specs import settings_of
 from harness.report.tables.text import EXTRAPOLATED, distinguishing, is_empty, quantity
-from harness.storage.store import RunRecord
 
 USUAL = ReportSpec()
 
@@ -27,33 +26,46 @@ class Board:
     ----------
     frame : pd.DataFrame
         The leaderboard, which must not change any more.
-    clients : Mapping, optional
-        Cell -> names of its clients, if they have names.
-    exposed : Mapping, optional
-        Cell -> whose its largest epsilon is.
+    cells : iterable of Cell, optional
+        The runs of its rows, which know the names of clients.
     """
 
-    def __init__(
-        self,
-        frame: pd.DataFrame,
-        clients: Mapping[str, Sequence[str]] | None = None,
-        exposed: Mapping[str, MostExposed | None] | None = None,
-    ) -> None:
-        self.frame, self.clients, self.exposed = frame, clients or {}, exposed or {}
+    def __init__(self, frame: pd.DataFrame, cells: Iterable[Cell] = ()) -> None:
+        self.frame = frame
+        self.cells = {cell.key: cell for cell in cells}
 
-    @classmethod
-    def of(cls, frame: pd.DataFrame | Board, results: Results | None = None) -> Board:
-        """Return `frame` itself if it is one already; what is known of clients is that of its results."""
-        if isinstance(frame, Board):
-            return frame
-        cells = results.cells if results else []
-        names = {cell.key: client_names(cell.records[0].final) for cell in cells}
-        return cls(frame, names, {cell.key: most_exposed_of(cell) for cell in cells})
+    def parts(self) -> list[Board]:
+        """Return a leaderboard for every task."""
+        parts = [part for _, part in self.frame.groupby("task", sort=False, dropna=False)]
+        if len(parts) == 1:
+            return [self]
+        known = self.cells
+        return [
+            Board(part.reset_index(drop=True), [known[key] for key in part["cell"] if key in known])
+            for part in parts
+        ]
+
+    @property
+    def by(self) -> str:
+        """The measure that ranks."""
+        return str(self.rows[0]["ranked_by"]) if self.rows else "accuracy"
+
+    @property
+    def baseline(self) -> str | None:
+        """The algorithm that rows are compared with, if any is."""
+        return next(iter(self.frame["baseline"].dropna()), None)
+
+    @cached_property
+    def exposed(self) -> dict[str, MostExposed | None]:
+        """Cell -> whose its largest epsilon is."""
+        return {key: most_exposed_of(cell) for key, cell in self.cells.items()}
 
     def most_exposed(self, row: Row) -> str:
         """Return whose the largest epsilon of a row is, by name where clients have names."""
         exposed = self.exposed.get(row["cell"])
-        return str(row["epsilon_of"]) if exposed is None else exposed.text(self.clients.get(row["cell"], ()))
+        if exposed is None:
+            return str(row["epsilon_of"])
+        return exposed.text(client_names(self.cells[row["cell"]].records[0].final))
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -88,12 +100,11 @@ class Board:
         }
 
 
-def board_of(records: Iterable[RunRecord], spec: ReportSpec = USUAL) -> Board:
+def board_of(results: Results, spec: ReportSpec = USUAL) -> Board:
     """Return the leaderboard of results for readers, made once."""
-    results = Results.of(records)
     key = (spec.by, spec.baseline, spec.target, spec.system)
     if key not in results.boards:
-        results.boards[key] = Board.of(leaderboard(results, *key), results)
+        results.boards[key] = Board(leaderboard(results, *key), results.cells)
     board: Board = results.boards[key]
     return board
 

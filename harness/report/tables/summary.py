@@ -7,7 +7,7 @@ beside it; and what each client of a small federation with names gains or loses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -17,12 +17,10 @@ from harness.report.data.results import Results
 from harness.report.tables.certainty import inversion_sentences
 from harness.report.tables.costs import costs, data_of
 from harness.report.tables.pivot import Grid
-from harness.report.tables.privacy import exposure, guarantee, uncovered_by, uncovered_sentence
+from harness.report.tables.privacy import guarantee, uncovered_by, uncovered_sentence
 from harness.report.tables.protection import Comparison, labels
 from harness.report.tables.rows import Board
-from harness.report.tables.together import together
-from harness.report.tables.write import fits, print_table, reasons
-from harness.storage.store import RunRecord
+from harness.report.tables.write import fits, print_table, remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +31,8 @@ MOST_NAMED = 6  # algorithms in a sentence
 
 
 def print_summary(
-    records: Iterable[RunRecord] | Results,
-    frame: pd.DataFrame | Board,
+    results: Results,
+    board: Board,
     by: str,
     baseline: str | None,
     console: Console,
@@ -43,18 +41,16 @@ def print_summary(
 
     Parameters
     ----------
-    records : Iterable[RunRecord] or Results
-        Run records of the suite.
-    frame : pd.DataFrame or Board
+    results : Results
+        Runs of the suite.
+    board : Board
         Their leaderboard.
     by, baseline
         As for `leaderboard`.
     console : Console
         Output console; its width decides.
     """
-    results = Results.of(records)
     compared = costs(results, by, baseline)
-    board = Board.of(frame, results)
     frame = board.frame
     in_full = not compared or len(frame) <= SHORT or fits(board, console.width)
     for each in compared:
@@ -79,7 +75,7 @@ def print_summary(
             f"{done} of {counted(runs, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
-        for text in [*reasons(frame), *exposure(board), *together(frame)]:
+        for text in remarks(board):
             _say(console, text)
     for text in inversion_sentences(results.cells):
         _say(console, text)

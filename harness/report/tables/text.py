@@ -12,24 +12,27 @@ from harness.core.units import counted
 from harness.metrics import bounds, described, split_measure
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
+
+#: Measures whose display name is not their own with spaces.
+NAMES = {
+    "auroc": "AUROC", "auroc_clients": "AUROC inside clients", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap",
+    "dp_gap": "Parity gap", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE",
+    "mae_gap": "MAE gap", "lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC",
+    "inversion_psnr": "Inversion PSNR",
+}  # fmt: skip
+
+
+#: What the pruning ratios do.
+PRUNED = {"alpha": "of hidden units pruned", "beta": "of message entries dropped"}
 
 
 def words(measure: str) -> str:
     """Return the display name of a measure."""
-    special = {
-        "auroc": "AUROC",
-        "auroc_clients": "AUROC inside clients",
-        "eqopp": "EqOpp gap",
-        "eqodds": "EqOdds gap",
-        "dp_gap": "Parity gap",
-    }
-    special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
-    special |= {"lira_auc": "LiRA AUC", "rmia_auc": "RMIA AUC", "transcript_auc": "Transcript AUC"}
-    special |= {"inversion_psnr": "Inversion PSNR"}
     prefix, name = split_measure(measure)
     if prefix:
-        return f"{prefix.replace('_', ' ').capitalize()} {special.get(name, name.replace('_', ' '))}"
-    return special.get(measure, measure.replace("_", " ").capitalize())
+        return f"{prefix.replace('_', ' ').capitalize()} {NAMES.get(name, name.replace('_', ' '))}"
+    return NAMES.get(measure, measure.replace("_", " ").capitalize())
 
 
 def in_sentence(measure: str) -> str:
@@ -91,6 +94,11 @@ def in_points(measure: str) -> bool:
     return bounds(measure) == (0.0, 1.0)
 
 
+def pruned_texts(ratios: Mapping[str, Any], effects: Mapping[str, str] = PRUNED) -> list[str]:
+    """Return the pruning ratios that are not 0 in words, as ``90 % of message entries dropped``."""
+    return [f"{100 * ratios[name]:.3g} % {effect}" for name, effect in effects.items() if ratios[name]]
+
+
 def share(value: float | None) -> str:
     """Return a share as ``32 %``."""
     return "" if value is None or is_empty(value) else f"{100 * value:.0f} %"
@@ -110,7 +118,7 @@ def extrapolation(cohorts: Iterable[Any]) -> str:
     )
 
 
-def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
+def distinguishing(members: Mapping[K, tuple[Hashable, Sequence[V]]]) -> dict[K, list[V]]:
     """Return the texts of every member that not all members of its group have.
 
     Parameters
@@ -118,7 +126,7 @@ def distinguishing(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, li
     members : Mapping
         Member -> its group, and its texts, such as ``algorithm.lr=0.1``.
     """
-    common: dict[str, set[str]] = {}
+    common: dict[Hashable, set[V]] = {}
     for group, texts in members.values():
         common.setdefault(group, set(texts)).intersection_update(texts)
     return {

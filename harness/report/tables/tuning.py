@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -12,8 +12,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.budgets import budget_of
 from harness.report.data.inversions import inversions
 from harness.report.data.procedure import Procedures
-from harness.report.data.results import Cell
-from harness.report.data.specs import data_name
+from harness.report.data.results import Cell, Results, grouped
 from harness.report.data.tuning import Searched, searched
 from harness.report.tables.pivot import Grid, Place, value_text
 from harness.report.tables.text import (
@@ -26,7 +25,6 @@ from harness.report.tables.text import (
     words,
 )
 from harness.report.tables.together import upward
-from harness.storage.store import RunRecord
 
 SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
 COST = "ε with the search"
@@ -37,11 +35,9 @@ MOST_ANSWERS = 12  # searches whose results are told in sentences; of more the l
 UNTOLD = ("seed", "eval_every", "privacy", "data")  # sections that name no search; budget and data set do
 
 
-def tuning_tables(records: Iterable[RunRecord]) -> list[Grid]:
+def tuning_tables(results: Results) -> list[Grid]:
     """Return a table for every tuned suite: what each search chose, what it was worth, and what it would cost."""
-    suites: dict[str, list[Searched]] = {}
-    for search in searched(records):
-        suites.setdefault(search.cells[0].suite, []).append(search)
+    suites = grouped(searched(results), lambda search: search.cells[0].suite)
     return [_table(suite if len(suites) > 1 else "", found) for suite, found in suites.items()]
 
 
@@ -55,7 +51,7 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     names = names_of(found)
     places: dict[tuple[str, str], Place] = {}
     for name, search in zip(names, found, strict=True):
-        places[name, "Chosen"] = Place(settings_of(search))
+        places[name, "Chosen"] = Place(chosen_text(search))
         if (sought := search.mean) is not None:
             places[name, words(measure)] = Place(value_text(sought, measure), search.by_seed)
         # Rows that share a search differ in what they compress, and it is not recorded which of them searched.
@@ -250,7 +246,7 @@ def _data_sets(cells: Sequence[Cell]) -> list[str]:
     """Return the data sets of cells, with options where those of one name differ: ``adult(sensitive=sex)``."""
     options = {
         number: (
-            data_name(cell.spec.get("data")) or "",
+            cell.data,
             [f"{name}={value}" for name, value in sorted(cell.given.items()) if name.startswith("data.")],
         )
         for number, cell in enumerate(cells)
@@ -278,7 +274,7 @@ def _mechanism(cell: Cell) -> str:
     return "/".join(filter(None, parts))
 
 
-def settings_of(search: Searched) -> str:
+def chosen_text(search: Searched) -> str:
     """Return the settings that a search chose, in one line."""
     if search.chosen is None:
         return "none had figures"

@@ -1,4 +1,4 @@
-"""Write a leaderboard: CSV with all columns; Markdown, LaTeX and terminal with the narrow table."""
+"""A leaderboard as text: CSV with all columns; Markdown, LaTeX and terminal with the narrow table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -27,7 +26,6 @@ from harness.report.tables.rows import Board
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import extrapolation, span
 from harness.report.tables.together import together
-from harness.storage.files import output_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,11 +117,6 @@ def _comparisons(frame: pd.DataFrame) -> list[str]:
     return texts
 
 
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, see `csv_text`."""
-    output_text(path, csv_text(frame))
-
-
 def csv_text(frame: pd.DataFrame) -> str:
     """Return all columns as CSV; integers without a decimal point, missing values as empty fields."""
     whole, text = frame.copy(), io.StringIO()
@@ -134,18 +127,8 @@ def csv_text(frame: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def write_markdown(
-    frame: pd.DataFrame | Board,
-    path: Path,
-    columns: Sequence[ShownColumn] | None = None,
-    best: Collection[tuple[str, str]] = (),
-) -> None:
-    """Write a table in GitHub's Markdown, see `markdown_text`."""
-    output_text(path, markdown_text(frame, columns, best))
-
-
 def markdown_text(
-    frame: pd.DataFrame | Board,
+    board: Board,
     columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
     above: Sequence[Grid] = (),
@@ -155,29 +138,26 @@ def markdown_text(
 
     Other arguments as in `sheet`.
     """
-    board = Board.of(frame)
     frame = board.frame
     lines = [in_markdown(summary(frame)), "", *([grids_markdown(above), "### All rows", ""] if above else [])]
     lines += [*sheet(board, columns, best).markdown(), ""]
-    notes = [*([RULE] if best else []), *also, *reasons(frame), *exposure(board), *together(frame)]
+    notes = [*([RULE] if best else []), *also, *remarks(board)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def write_latex(
-    frame: pd.DataFrame | Board,
-    path: Path,
+def latex_text(
+    board: Board,
     columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
-) -> None:
-    """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
-    board = Board.of(frame)
+) -> str:
+    """Return a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
     notes = [summary(board.frame), *([RULE] if best else [])]
-    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(board, columns, best).latex(), ""]))
+    return "\n".join([*map(latex_comment, notes), *sheet(board, columns, best).latex(), ""])
 
 
 def sheet(
-    frame: pd.DataFrame | Board,
+    board: Board,
     columns: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> Sheet:
@@ -185,14 +165,13 @@ def sheet(
 
     Parameters
     ----------
-    frame : pd.DataFrame or Board
+    board : Board
         A leaderboard.
     columns : sequence of ShownColumn, optional
         Its columns; by default those of the narrow table.
     best : collection of (str, str), optional
         Cells and measures to print in bold, see `harness.report.data.best`.
     """
-    board = Board.of(frame)
     columns, rows = narrow_columns(board) if columns is None else columns, board.rows
     marked = {(cell, f"{measure}_mean") for cell, measure in best}
     return Sheet(
@@ -209,17 +188,15 @@ def sheet(
     )
 
 
-def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> None:
+def print_table(board: Board, console: Console | None = None) -> None:
     """Print the best rows of each task, a summary and the reasons; a narrow terminal gets fewer columns."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    board = Board.of(frame)
     frame, rows = board.frame, board.rows
-    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    every = results_first(narrow_columns(board), by)
+    every = results_first(narrow_columns(board), board.by)
     columns, omitted = _fitting(every, frame, rows, console.width)
     table = Table()
     for column in columns:
@@ -237,7 +214,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     if omitted:
         wide = sum(_widths(_texts(every, rows)).values()) + 1
         console.print(Text(f"Omitted for lack of width: {', '.join(omitted)}. COLUMNS={wide} shows all."))
-    for text in [*reasons(frame), *exposure(board), *together(frame)]:
+    for text in remarks(board):
         console.print(Text(text))
 
 
@@ -318,6 +295,11 @@ def _texts(columns: Sequence[ShownColumn], rows: Sequence[Row]) -> dict[str, lis
 def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return heading -> width of a column of the terminal table, with its border."""
     return {heading: max(map(len, [heading, *cells])) + 3 for heading, cells in texts.items()}
+
+
+def remarks(board: Board) -> list[str]:
+    """Return what belongs below every table: why rows lack something, whose epsilons are, and what all reveal."""
+    return [*reasons(board.frame), *exposure(board), *together(board.frame)]
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:

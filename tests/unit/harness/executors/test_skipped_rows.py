@@ -7,7 +7,9 @@ from harness.config.sweep import expand
 from harness.core.errors import UserError
 from harness.executors.work import in_suite
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.tables.columns import narrow_columns
+from harness.report.tables.rows import Board
 from harness.storage.store import Store
 
 BASE = {
@@ -40,13 +42,13 @@ def test_skipped_combinations_have_the_defaults_of_others(combinations):
 def test_skipped_rows_are_ranked_with_the_task_they_are_of(combinations, tmp_path):
     cells = [in_suite(cell) for cell in combinations]
     Store(tmp_path).open().write_suite("x", {"suite": "x", "profile": "smoke", "cells": cells})
-    frame = leaderboard(Store(tmp_path).records())
+    frame = leaderboard(Results(Store(tmp_path).records()))
     assert sorted(frame["skipped"]) == [0, 0, 0, 1, 1, 1]
     assert set(frame["task"].value_counts()) == {6}
     for name, value in {"dataset": "breast-cancer", "problem": "classify", "alpha": 0, "beta": 0}.items():
         assert set(frame[name]) == {value}, name
     assert set(frame["dp_unit"].dropna()) == {"client"}
-    headings = [column.heading for column in narrow_columns(frame)]
+    headings = [column.heading for column in narrow_columns(Board(frame))]
     assert headings == ["#", "Algorithm", "Model for", "DP", "ε total", "Runs"]
 
 

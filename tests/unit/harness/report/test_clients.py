@@ -10,6 +10,7 @@ from harness import run
 from harness.cli.parser import main
 from harness.metrics import Predictions, by_client, evaluate
 from harness.report.data.clients import clients_table
+from harness.report.data.results import Results
 from harness.report.plots import clients
 from harness.storage.store import Store
 
@@ -86,7 +87,7 @@ def test_a_run_records_them_and_the_command_exports_them(hospitals, tmp_path, ca
     out = tmp_path / "out"
     for algorithm in ("fedavg", "local"):
         run(spec(hospitals, algorithm), out)
-    table = clients_table(Store(out).records())
+    table = clients_table(Results(Store(out).records()))
     assert sorted(set(table["client"])) == sorted(NAMES) and len(table) == 8
     fedavg, local = (table[table["algorithm"] == name].set_index("client") for name in ("fedavg", "local"))
     assert (local["accuracy_gain"] == 0).all()
@@ -102,7 +103,7 @@ def test_gains_are_over_training_alone_without_privacy_where_both_were_run(hospi
     for algorithm in ("fedavg", "local"):
         for privacy in (None, private):
             run(spec(hospitals, algorithm, privacy=privacy), tmp_path / "out")
-    table = clients_table(Store(tmp_path / "out").records())
+    table = clients_table(Results(Store(tmp_path / "out").records()))
     alone = table[(table["algorithm"] == "local") & table["epsilon_total"].isna()].set_index("client")
     assert len(table) == 16 and table["accuracy_gain"].notna().all()
     gains = table["accuracy"] - alone["accuracy"].reindex(table["client"]).to_numpy()
@@ -115,7 +116,7 @@ def test_the_picture_names_the_clients(hospitals, tmp_path, monkeypatch):
     records = Store(tmp_path / "out").records()
     drawn = {}
     monkeypatch.setattr(clients, "save", lambda figure, path, note: drawn.update(figure=figure, note=note))
-    clients.named_clients(records, tmp_path / "clients")
+    clients.named_clients(Results(records), tmp_path / "clients")
     (axes,) = drawn["figure"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == sorted(NAMES)
     means = {
@@ -124,12 +125,12 @@ def test_the_picture_names_the_clients(hospitals, tmp_path, monkeypatch):
     }
     assert axes.containers[0].lines[0].get_xdata().tolist() == pytest.approx(list(means.values()))
     monkeypatch.setattr(clients, "MOST", 2)
-    clients.named_clients(records, tmp_path / "clients")
+    clients.named_clients(Results(records), tmp_path / "clients")
     shown = [label.get_text() for label in drawn["figure"].axes[0].get_yticklabels()]
     assert shown == sorted(means, key=means.get)[:2] and "the 2 worst of 4 clients" in drawn["note"]
     for record in records:
         del record.final["by_client"]
-    assert clients.named_clients(records, tmp_path / "clients") is None
+    assert clients.named_clients(Results(records), tmp_path / "clients") is None
 
 
 def test_the_picture_shows_the_measure_that_ranks(hospitals, tmp_path, monkeypatch):
@@ -140,7 +141,7 @@ def test_the_picture_shows_the_measure_that_ranks(hospitals, tmp_path, monkeypat
     monkeypatch.setattr(clients, "save", lambda figure, path, note: drawn.update(axes=figure.axes[0]))
 
     def shown():
-        clients.named_clients([record], tmp_path / "clients", "auroc")
+        clients.named_clients(Results([record]), tmp_path / "clients", "auroc")
         values = drawn["axes"].containers[0].lines[0].get_xdata().tolist()
         return values, drawn["axes"].get_title(loc="left"), drawn["axes"].get_xlabel()
 

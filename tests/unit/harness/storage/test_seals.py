@@ -14,6 +14,7 @@ from harness.core import rng
 from harness.executors.scheduler import run_one
 from harness.metrics import evaluate, read_predictions
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.simulation.setup import Execution
 from harness.storage import seals
 from harness.storage.files import Damaged, Unwritable
@@ -78,7 +79,7 @@ def test_no_damage_to_a_finished_run_goes_unnoticed(copy, name):
         assert record.rounds == [] and record.final == {}
         if name != "spec.json":
             assert (record.spec, record.digest) == (before.spec, before.digest)
-    assert leaderboard([record])["damaged"].sum() == 1
+    assert leaderboard(Results([record]))["damaged"].sum() == 1
     (folder.path / name).write_bytes(whole)
     assert told(root)[1] == expected
 
@@ -117,7 +118,7 @@ def test_a_lost_seal_is_damage_and_an_old_run_is_read(copy):
 def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
     root, folder = copy
     path = folder.path / "rounds.jsonl"
-    expected, seen = told(root)[1], leaderboard(Store(root).records())
+    expected, seen = told(root)[1], leaderboard(Results(Store(root).records()))
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
     assert main(["status", str(root)]) == 1
     assert "damaged" in capsys.readouterr().out
@@ -128,7 +129,7 @@ def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
     assert "0/1, 1 damaged" in capsys.readouterr().out and "is damaged and left out" in caplog.text
     assert run_one(read_spec(SPEC), root, Execution()).status == "done"
     assert (folder.path / "rounds.jsonl.damaged").exists()
-    again = leaderboard(Store(root).records())
+    again = leaderboard(Results(Store(root).records()))
     assert again.drop(columns="seconds").equals(seen.drop(columns="seconds"))
     assert told(root)[1][0] == expected[0]
     assert main(["verify", str(root)]) == 0

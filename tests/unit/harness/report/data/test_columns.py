@@ -24,6 +24,7 @@ from harness.report.data.columns import (
     dictionary,
 )
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.data.tidy import tidy
 from harness.report.tables.named_columns import column_names
 from harness.report.tables.pivot import grids_csv
@@ -100,7 +101,7 @@ def test_columns_of_a_run_have_meanings(tmp_path, privacy):
     settings = {"privacy": PRIVATE[privacy]} if privacy else {}
     record = run({**TINY, **settings}, tmp_path)
     assert not without_meaning(tidy([record]).columns)
-    assert not without_meaning(leaderboard([record]).columns)
+    assert not without_meaning(leaderboard(Results([record])).columns)
 
 
 def test_columns_of_a_plan_have_meanings():
@@ -120,7 +121,7 @@ def test_columns_of_predictions_have_meanings(tmp_path, classes, score):
 
 def test_columns_of_other_tables_have_meanings():
     headers = [
-        clients_table([]).columns,
+        clients_table(Results([])).columns,
         next(csv.reader(io.StringIO(grids_csv([])))),
         ["prediction", "p(a b)", "score"],
     ]
@@ -136,7 +137,7 @@ def test_columns_of_committed_results_have_meanings():
 
 
 def test_every_listed_column_has_its_meaning():
-    assert all(column_names(leaderboard([done(spec(), accuracy=0.5)], baseline="fedavg")).values())
+    assert all(column_names(leaderboard(Results([done(spec(), accuracy=0.5)]), baseline="fedavg")).values())
 
 
 def test_the_page_of_columns_is_that_of_the_table():

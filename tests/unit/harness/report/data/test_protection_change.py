@@ -5,6 +5,7 @@ import math
 import pytest
 
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from tests.support.records import JITTER, done, private, searched, spec
 
 
@@ -18,7 +19,7 @@ def at(epsilon, mean, algorithm="fedavg", jitter=JITTER, finalists=None, seeds=r
 
 
 def changes(*cells):
-    board = leaderboard([run for cell in cells for run in cell])
+    board = leaderboard(Results([run for cell in cells for run in cell]))
     rows = board.set_index(["algorithm", "epsilon_asked"])
     return rows[["privacy_change", "privacy_change_low", "privacy_change_high"]].astype("float64")
 
@@ -66,7 +67,7 @@ def test_compression_is_compared_with_whole_messages_under_the_same_privacy():
         ]
 
     board = leaderboard(
-        [*runs(None, 0.0, 0.8), *runs(None, 0.9, 0.79), *runs(2.0, 0.0, 0.7), *runs(2.0, 0.9, 0.65)]
+        Results([*runs(None, 0.0, 0.8), *runs(None, 0.9, 0.79), *runs(2.0, 0.0, 0.7), *runs(2.0, 0.9, 0.65)])
     )
     found = board.set_index([board["epsilon_asked"].fillna(0), "beta"])
     assert found["compression_change"].astype("float64").to_dict() == pytest.approx(

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.core.units import duration
-from harness.report.data.provenance import command_of, differing_provenance, provenance
+from harness.report.data.provenance import command_for_seeds, differing_provenance, provenance
 from harness.storage import environment
 from harness.storage.store import Store
 from tests.support.records import SOURCE, done, spec, undone
@@ -52,11 +52,11 @@ def test_a_shell_repeats_every_run_but_a_skipped_one():
     """The loop gives a shell the arguments of each seed's own command, and leaves a seed inside a setting alone."""
     runs = [run(0), run(1), undone(spec(seed=2), "skipped", "no")]
     given = 'run --algorithm \'{"name": "--seed 0"}\' --seed 0 --set x=1'
-    found = command_of(runs, f"printf '%s\\n' {given}")
+    found = command_for_seeds(runs, f"printf '%s\\n' {given}")
     told = subprocess.run(["sh", "-c", found], capture_output=True, text=True, check=True).stdout.splitlines()
     assert told == shlex.split(given) + shlex.split(given.replace("--seed 0 --set", "--seed 1 --set"))
-    assert command_of(runs[:1], given) == given
-    assert command_of(runs, "") == ""
+    assert command_for_seeds(runs[:1], given) == given
+    assert command_for_seeds(runs, "") == ""
 
 
 @pytest.mark.slow

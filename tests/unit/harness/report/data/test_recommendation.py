@@ -211,7 +211,7 @@ def test_extrapolated_epsilons_are_marked_as_in_tables():
     assert sum(text == "ε = 2" for text in shown) == 2
     (note,) = (text for text in said(found) if text.startswith("†"))
     assert "cohorts of up to 1,000 clients" in note
-    assert note in summary(leaderboard([*RUNS, *wide]))
+    assert note in summary(leaderboard(Results([*RUNS, *wide])))
     assert "under ε = 2† for a client" in said(found)[1]
     missed = answer("epsilon <= 1", "accuracy >= 0.9", runs=wide)
     assert any("with 2†." in text for text in said(missed))
@@ -326,13 +326,13 @@ def test_of_several_federations_the_answer_is_what_holds_on_most():
 
 def test_bytes_of_bounds_have_units():
     (bound,) = read_conditions(["bytes <= 1500000"], LEADERBOARD)
-    missed = said(recommend(Evidence(leaderboard(RUNS), "accuracy"), [bound._replace(value=10.0)]))
+    missed = said(recommend(Evidence(leaderboard(Results(RUNS)), "accuracy"), [bound._replace(value=10.0)]))
     assert missed[0] == "None of 4 rows is within bytes <= 10 B."
 
 
 def test_costs_rank_without_intervals():
     """Published bytes have no deviation and are exact: 300 bytes are 2,700 fewer than 3,000."""
-    frame = leaderboard([*ten("fedavg", 0.8), *ten("ditto", 0.8, size=100)], "bytes")
+    frame = leaderboard(Results([*ten("fedavg", 0.8), *ten("ditto", 0.8, size=100)]), "bytes")
     for cells in ([], Results([*ten("fedavg", 0.8), *ten("ditto", 0.8, size=100)]).cells):
         found = recommend(Evidence(frame, "bytes", cells), read_conditions(["accuracy >= 0.5"], LEADERBOARD))
         text = " ".join(sentences(found))

@@ -12,7 +12,9 @@ from harness.report.data.evidence import SEARCHES, SEEDS, Evidence, Federation
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.published import published_leaderboard
 from harness.report.data.recommendation import recommend
-from harness.report.tables.write import write_csv
+from harness.report.data.results import Results
+from harness.report.tables.write import csv_text
+from harness.storage.files import output_text
 from tests.support.records import done, evaluation, private, spec
 
 NAMES = ("fedavg", "fednova", "fedprox", "ditto")
@@ -25,7 +27,7 @@ def table(**columns):
         for name in NAMES
         for seed in range(10)
     ]
-    frame = leaderboard(runs, "accuracy", "fedavg")
+    frame = leaderboard(Results(runs), "accuracy", "fedavg")
     frame = frame.iloc[[frame["algorithm"].tolist().index(name) for name in NAMES]].reset_index(drop=True)
     for name, values in columns.items():
         frame[name] = values
@@ -39,7 +41,7 @@ def rows(frame, **options):
 
 def test_a_table_comes_back_from_csv(tmp_path):
     frame = table(tuned=["surface of selection_auroc, =1", None, None, None], paired_difference=0.1)
-    write_csv(frame, tmp_path / "leaderboard.csv")
+    output_text(tmp_path / "leaderboard.csv", csv_text(frame))
     pd.testing.assert_frame_equal(published_leaderboard(tmp_path / "leaderboard.csv"), frame)
     pd.testing.assert_frame_equal(published_leaderboard(tmp_path), frame)
     pd.testing.assert_frame_equal(published_leaderboard(tmp_path.parent, tmp_path.name), frame)
@@ -48,7 +50,7 @@ def test_a_table_comes_back_from_csv(tmp_path):
 def test_a_folder_of_tables_needs_the_name_of_one(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        write_csv(table(suite=name), tmp_path / name / "leaderboard.csv")
+        output_text(tmp_path / name / "leaderboard.csv", csv_text(table(suite=name)))
     with pytest.raises(UserError, match="--suite one or two"):
         published_leaderboard(tmp_path)
     with pytest.raises(UserError, match="Did you mean 'two'"):
@@ -112,7 +114,7 @@ def test_unpaired_intervals_add_up_by_squares():
 
 def test_a_single_seed_has_no_interval_and_tells_nothing_apart():
     runs = [done(spec(name, 0), evaluation(20, 1000, accuracy=0.5 + 0.1 * n)) for n, name in enumerate(NAMES)]
-    found = recommend(Evidence(leaderboard(runs), "accuracy"), [Condition("bytes", "<=", 1e9)])
+    found = recommend(Evidence(leaderboard(Results(runs)), "accuracy"), [Condition("bytes", "<=", 1e9)])
     (answer,) = found.answers
     assert answer.best.algorithm == "ditto" and len(answer.equal) == 2  # FedNova is a control
     assert answer.estimates[answer.best.key].over == "" and math.isinf(

@@ -12,6 +12,7 @@ from harness.report.data.results import Results
 from harness.report.plots import overview as maps
 from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import tabulate
+from harness.report.tables.rows import Board
 from harness.report.tables.write import reasons
 from harness.storage.store import RunRecord
 from tests.support.records import evaluation
@@ -47,9 +48,9 @@ def records():
 
 def test_refused_rows_have_the_task_and_the_names_of_the_others(records):
     """Six of twelve are refused: centralized with privacy, and k_gt_minimax, which solves another problem."""
-    frame = leaderboard(records)
+    frame = leaderboard(Results(records))
     assert (len(frame), int(frame["skipped"].sum()), frame["task"].nunique()) == (12, 6, 1)
-    shown = {column.heading for column in narrow_columns(frame)}
+    shown = {column.heading for column in narrow_columns(Board(frame))}
     assert not shown & {"Dataset", "Problem", "Alpha", "Variant"}
     private = frame[frame["dp_unit"].notna()]
     assert set(private["dp_placement"]) == {"central", "local"}, "what ran says local here"
@@ -83,6 +84,6 @@ def test_a_reason_is_told_once_with_all_algorithms_that_it_befell(records):
     for name in ("sagda", "codasca"):
         (cell,) = expand({**BASE, "algorithm": name}, [{"seed": [0]}])
         records.append(record(replace(cell, reason="needs something else"), name, "skipped"))
-    told = reasons(leaderboard(records))
+    told = reasons(leaderboard(Results(records)))
     assert len(told) == 3 and "codasca, sagda: needs something else" in told
     assert sum(line.endswith(", in 4 rows") for line in told) == 1, "k_gt_minimax, with and without privacy"

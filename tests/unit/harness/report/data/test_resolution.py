@@ -76,11 +76,11 @@ def test_pruned_rows_have_their_own():
 def test_rows_that_are_not_told_apart_share_a_rank():
     """.80 and .83 are one method; .85 is within .03 of .83 and beyond .80."""
     records = pair(0.03) + runs("scaffold", 0.85) + runs("afl", 0.60)
-    rows = by_algorithm(leaderboard(records))
+    rows = by_algorithm(leaderboard(Results(records)))
     ranks = {name: row["rank"] for name, row in rows.items()}
     assert ranks == {"scaffold": 1, "fednova": 1, "fedavg": 2, "afl": 4}
     assert list(rows) == ["scaffold", "fednova", "fedavg", "afl"], "the best first among equal ranks"
-    plain = by_algorithm(leaderboard([replace(record, same=()) for record in records]))
+    plain = by_algorithm(leaderboard(Results([replace(record, same=()) for record in records])))
     assert {name: row["rank"] for name, row in plain.items()} == {
         "scaffold": 1,
         "fednova": 2,
@@ -93,11 +93,13 @@ def test_a_smaller_difference_has_no_star():
     records = (
         pair(0.03) + runs("scaffold", 0.82, jitter=JITTER[::-1]) + runs("fedprox", 0.9, jitter=JITTER[::-1])
     )
-    rows = by_algorithm(leaderboard(records, baseline="fedavg"))
+    rows = by_algorithm(leaderboard(Results(records), baseline="fedavg"))
     assert difference(rows["scaffold"]).startswith("≈ +0.02") and "*" not in difference(rows["scaffold"])
     assert difference(rows["fedprox"]).startswith("+0.1000*")
     assert difference(rows["fednova"]).startswith("≈ +0.03")
-    alone = by_algorithm(leaderboard([replace(record, same=()) for record in records], baseline="fedavg"))
+    alone = by_algorithm(
+        leaderboard(Results([replace(record, same=()) for record in records]), baseline="fedavg")
+    )
     assert difference(alone["scaffold"]).startswith("+0.0200*"), "its seeds alone would tell it"
 
 
@@ -111,11 +113,15 @@ def test_all_within_reach_of_the_best_are_bold():
 def test_what_another_search_could_turn_around_has_no_rank_of_its_own():
     """A third of the searches of the better row would have chosen a setting of .70."""
     lucky = searched(runs("scaffold", 0.85, same=()), [(0.33, [0.70] * 10)])
-    rows = by_algorithm(leaderboard([*lucky, *searched(runs("fedavg", 0.80, same=()))], baseline="fedavg"))
+    rows = by_algorithm(
+        leaderboard(Results([*lucky, *searched(runs("fedavg", 0.80, same=()))]), baseline="fedavg")
+    )
     assert (rows["scaffold"]["rank"], rows["fedavg"]["rank"]) == (1, 1)
     assert rows["scaffold"]["paired_procedure_low"] < 0 and "*" not in difference(rows["scaffold"])
     certain = searched(runs("scaffold", 0.85, same=()), [(0.33, [0.84] * 10)])
-    rows = by_algorithm(leaderboard([*certain, *searched(runs("fedavg", 0.80, same=()))], baseline="fedavg"))
+    rows = by_algorithm(
+        leaderboard(Results([*certain, *searched(runs("fedavg", 0.80, same=()))]), baseline="fedavg")
+    )
     assert (rows["scaffold"]["rank"], rows["fedavg"]["rank"]) == (1, 2) and "*" in difference(
         rows["scaffold"]
     )
@@ -125,7 +131,7 @@ def test_no_row_is_ranked_behind_a_worse_one():
     """At ε 1 rows within .2 are not told apart, so .65 is told from nothing; .70 is better and ranked no worse."""
     records = pair(0.0) + runs("scaffold", 0.70) + pair(0.2, 0.40, privacy=private(1.0))
     records += runs("scaffold", 0.65, privacy=private(1.0))
-    rows = rows_of(leaderboard(records))
+    rows = rows_of(leaderboard(Results(records)))
     assert [(row["accuracy_mean"], row["rank"]) for row in rows if row["algorithm"] == "scaffold"] == [
         (pytest.approx(0.70), 1),
         (pytest.approx(0.65), 1),

@@ -140,13 +140,13 @@ def test_ranks_over_federations():
     """Two data sets; c is first in one and second in the other, d is in one only, ties share their ranks."""
     one = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.9, 0.9], "d": [1.0, 1.0]}
     other = {"a": [0.8, 0.8], "b": [0.1, 0.1], "c": [0.7, 0.7]}
-    found = ranks(Results.of(federations(one, other)).cells, "accuracy")
+    found = ranks(Results(federations(one, other)).cells, "accuracy")
     assert found.methods == ("c", "a", "b")
     assert found.means == pytest.approx((1.5, 1.75, 2.75))
     assert found.p is found.critical is None and not found.distinct  # two seeds, two federations
     assert (found.federations, found.tasks, found.seeds) == (2, 2, 2) and "d" not in found.methods
-    assert ranks(Results.of(federations(one)).cells, "accuracy") is None  # one task
-    assert ranks(Results.of(federations(one, other)).cells, "loss") is None
+    assert ranks(Results(federations(one)).cells, "accuracy") is None  # one task
+    assert ranks(Results(federations(one, other)).cells, "loss") is None
 
 
 def test_tasks_of_one_federation_count_once():
@@ -156,14 +156,14 @@ def test_tasks_of_one_federation_count_once():
     runs += [
         run for beta in (0.5, 0.9) for run in ranked(first, data={"name": "d0"}, compression=pruned(beta))
     ]
-    found = ranks(Results.of(runs).cells, "accuracy")
+    found = ranks(Results(runs).cells, "accuracy")
     assert (found.federations, found.tasks) == (2, 4)
     assert dict(zip(found.methods, found.means, strict=True)) == {"a": 2.0, "b": 1.5, "c": 2.5}
 
 
 def test_five_federations_are_tested():
     values = [{"a": [0.9], "b": [0.8], "c": [0.7]}] * 5
-    found = ranks(Results.of(federations(*values)).cells, "accuracy")
+    found = ranks(Results(federations(*values)).cells, "accuracy")
     assert found.critical == pytest.approx(critical_difference(3, 5))
     assert found.p == pytest.approx(stats.friedmanchisquare([1] * 5, [2] * 5, [3] * 5).pvalue)
 
@@ -180,7 +180,7 @@ def test_equal_methods_on_correlated_tasks_are_seldom_told_apart():
                 own = 0.5 + 0.01 * (shared + random.normal(0, 1, 6))
                 values = {name: [value] for name, value in zip("abcdef", own.tolist(), strict=True)}
                 runs += ranked(values, data={"name": f"d{number}"}, compression=pruned(beta / 10))
-        found = ranks(Results.of(runs).cells, "accuracy")
+        found = ranks(Results(runs).cells, "accuracy")
         false.append(max(found.means) - min(found.means) > found.critical)
     assert np.mean(false) <= 0.15
 
@@ -190,7 +190,7 @@ def test_models_are_methods_and_problems_are_their_own_affair():
     one += ranked({"a": [0.95]}, model={"name": "mlp"})
     one += ranked({"e": [0.99]}, problem={"kind": "fair_classification"})
     other = ranked({"a": [0.5], "b": [0.6], "c": [0.7], "e": [0.8]}, compression=pruned(0.9))
-    found = ranks(Results.of([*one, *other]).cells, "accuracy")
+    found = ranks(Results([*one, *other]).cells, "accuracy")
     assert dict(zip(found.methods, found.means, strict=True)) == {
         "e": 1.0,
         "c": 2.0,
@@ -209,12 +209,12 @@ def test_of_several_settings_a_search_chooses_and_not_the_test_samples():
     others = [done(spec(name), accuracy=value) for name, value in (("b", 0.6), ("c", 0.4))]
     other = ranked({"a": [0.5], "b": [0.6], "c": [0.7]}, data={"name": "d1"})
     records = [tuned(0.1, 0.9, 0.5), tuned(0.2, 0.8, 0.99), *others, *other]
-    found = ranks(Results.of(records).cells, "accuracy")
+    found = ranks(Results(records).cells, "accuracy")
     assert dict(zip(found.methods, found.means, strict=True))["a"] == 2.5  # second of .6, .5, .4; third
 
 
 def of_three(values, **parts):
-    return ranks(Results.of(federations(*values, **parts)).cells, "accuracy")
+    return ranks(Results(federations(*values, **parts)).cells, "accuracy")
 
 
 def test_seeds_tell_ranks_apart_where_federations_are_few():
@@ -264,7 +264,7 @@ def test_one_method_under_two_names_shares_its_rank():
     """a and b are one method and differ by .02; c is within that of b."""
     values = {"a": [0.90] * 5, "b": [0.88] * 5, "c": [0.87] * 5, "d": [0.5] * 5}
     runs = [replace(run, same=(("a", "b"),)) for run in federations(values, values)]
-    found = ranks(Results.of(runs).cells, "accuracy")
+    found = ranks(Results(runs).cells, "accuracy")
     assert dict(zip(found.methods, found.means, strict=True)) == {"a": 1.5, "b": 2.0, "c": 2.5, "d": 4.0}
     assert found.of_namesakes == pytest.approx(0.5)
 
@@ -279,7 +279,7 @@ def test_tasks_near_chance_are_left_out():
                 done(spec(name, seed, data={"name": data}), auroc=value - off)
                 for seed, value in enumerate(best)
             ]
-    found = ranks(Results.of(runs).cells, "auroc")
+    found = ranks(Results(runs).cells, "auroc")
     assert (found.tasks, found.federations, found.by_chance) == (2, 2, 1)
 
 
@@ -287,7 +287,7 @@ def test_methods_are_ranked_among_those_of_their_objective():
     values = {"fedavg": [0.9] * 5, "fedprox": [0.8] * 5, "afl": [0.7] * 5}
     fair = {"local_sgda": [0.9] * 5, "fedsgda_m": [0.8] * 5, "sagda": [0.7] * 5}
     runs = federations(values, values) + federations(fair, fair, problem={"kind": "fair_classification"})
-    found = ranks_by_kind(Results.of(runs).cells, "accuracy")
+    found = ranks_by_kind(Results(runs).cells, "accuracy")
     assert {kind: result.methods for kind, result in found.items()} == {
         "A model for everybody, classify": ("fedavg", "fedprox", "afl"),
         "A model for everybody, fair_classification": ("local_sgda", "fedsgda_m", "sagda"),
@@ -314,7 +314,7 @@ def test_the_interval_of_a_gap_covers_the_true_one():
         rates = [(random.binomial(40, 0.8) / 40, 40), (random.binomial(25, 0.6) / 25, 25)]
         records.append(done(spec(lr=number + 1.0), accuracy=0.5, eqopp=abs(rates[0][0] - rates[1][0])))
         records[-1].final["groups"] = groups(*rates)
-    frame = leaderboard(records)
+    frame = leaderboard(Results(records))
     covered = (frame["eqopp_low"] <= 0.2) & (frame["eqopp_high"] >= 0.2)
     assert covered.mean() == pytest.approx(0.95, abs=0.03)
 
@@ -329,7 +329,7 @@ def test_the_most_different_of_equal_groups_are_seldom_told_apart(number):
         records.append(done(spec(lr=one + 1.0), accuracy=0.5, eqopp=gap))
         records[-1].final["groups"] = groups(*rates)
     assert np.mean(apart) == pytest.approx(0.05, abs=0.035)
-    frame = leaderboard(records)
+    frame = leaderboard(Results(records))
     assert (frame["eqopp_low"] > 0).mean() == pytest.approx(np.mean(apart))
 
 
@@ -340,12 +340,12 @@ def test_gaps_that_the_test_samples_cannot_tell_are_not_ranked(positives, ranked
         record = done(spec(name), accuracy=0.5, eqopp=gap)
         record.final["groups"] = groups((0.8, positives), (0.8 - gap, positives))
         records.append(record)
-    frame = leaderboard(records, by="eqopp").set_index("algorithm")
+    frame = leaderboard(Results(records), by="eqopp").set_index("algorithm")
     assert frame["rank"].notna().all() == ranked
     assert frame["unranked"].isna().all() == ranked
     if not ranked:
         assert "with 30 positive test samples in the smallest group" in frame["unranked"].iloc[0]
-    assert leaderboard(records)["rank"].notna().all()
+    assert leaderboard(Results(records))["rank"].notna().all()
 
 
 def test_a_missing_pair_is_said():
@@ -358,7 +358,7 @@ def test_a_missing_pair_is_said():
         done(spec("ditto", privacy=private(8.0)), evaluation(20, epsilon=8.0, accuracy=0.5)),
         done(spec("fedsgda_m", problem={"kind": "fair_classification"}), accuracy=0.7),
     ]
-    frame = leaderboard(records, baseline="fedavg")
+    frame = leaderboard(Results(records), baseline="fedavg")
     said = {
         (row["algorithm"], bool(row["dp_unit"] == "client")): row["compared"] for _, row in frame.iterrows()
     }
@@ -381,13 +381,13 @@ def test_adjusted_for_the_comparisons_of_a_setting():
         for name, better in (("fedavg", 0.0), ("ditto", 0.1), ("apfl", 0.0), ("pfedme", 0.1), ("afl", 0.1)):
             own = base + better + random.normal(0, 0.005, 10)
             records += ranked({name: own.tolist()}, **parts)
-    frame = leaderboard(records, baseline="fedavg").set_index("algorithm")
+    frame = leaderboard(Results(records), baseline="fedavg").set_index("algorithm")
     assert frame.loc["ditto", "paired_p"].tolist() == [2.0**-9] * 2
     assert frame.loc["ditto", "paired_p_holm"].tolist() == [4 * 2.0**-9] * 2
     assert (frame.loc["ditto", "paired_low"] > 0.08).all()
     assert (frame.loc["ditto", "detectable"] < 0.02).all()
     few = [record for record in records if record.spec["seed"] < 6]
-    said = leaderboard(few, baseline="fedavg").set_index("algorithm").loc["ditto"]
+    said = leaderboard(Results(few), baseline="fedavg").set_index("algorithm").loc["ditto"]
     assert said["detectable"].isna().all()
     assert said["compared"].tolist() == ["6 seeds, too few for a p below .05 among 4 comparisons"] * 2
 
@@ -400,7 +400,7 @@ def test_bytes_are_told_relative_to_plain_fedavg():
         done(spec("ditto", privacy=private(8.0)), evaluation(20, 2000, 8.0, accuracy=0.5)),
         done(spec("ditto", data={"name": "credit"}), evaluation(20, 2000, accuracy=0.5)),
     ]
-    frame = leaderboard(records)
+    frame = leaderboard(Results(records))
     own = frame[frame["algorithm"] == "ditto"].set_index("accuracy_mean")["bytes_relative"]
     assert own[0.8] == pytest.approx(0.1)
     assert own.sort_values().tolist()[:2] == pytest.approx([0.1, 2.0])
@@ -415,7 +415,7 @@ def test_whom_a_model_is_for():
         done(pooled, accuracy=0.5),
         alone,
     ]
-    frame = leaderboard(records).set_index("algorithm")["model_for"]
+    frame = leaderboard(Results(records)).set_index("algorithm")["model_for"]
     assert frame.to_dict() == {
         "fedavg": "everybody",
         "ditto": "each client",

@@ -87,7 +87,7 @@ def test_all_runs_have_the_same_clients():
 def test_what_lacks_its_rounds_has_no_time():
     record = run(line(10, 1, 1, None))
     assert system_costs(record, PLAIN) is None
-    frame = leaderboard([done(spec(), accuracy=0.5)], system=PLAIN)
+    frame = leaderboard(Results([done(spec(), accuracy=0.5)]), system=PLAIN)
     assert frame["system"].tolist() == ["n, d"]
 
 

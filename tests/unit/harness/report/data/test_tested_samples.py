@@ -10,6 +10,7 @@ from rich.console import Console
 
 from harness.config.recorded import versions
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.tables.rows import Board
 from harness.report.tables.summary import print_summary
 from tests.support.records import done, private, spec, statement
@@ -33,7 +34,9 @@ def run(algorithm, seed, accuracy, epsilon=None):
 
 def printed(records):
     console = Console(file=io.StringIO(), width=200)
-    print_summary(records, leaderboard(records, "accuracy"), "accuracy", None, console)
+    print_summary(
+        Results(records), Board(leaderboard(Results(records), "accuracy")), "accuracy", None, console
+    )
     return " ".join(console.file.getvalue().split())
 
 
@@ -65,7 +68,7 @@ def test_a_baseline_with_other_test_samples_is_no_pair():
     rows = [seen(run("fedavg", seed, 0.9), "a") for seed in range(3)]
     rows += [seen(run("ditto", seed, 0.8), "a" if seed else "b") for seed in range(3)]
     rows += [seen(run("scaffold", seed, 0.7), "b") for seed in range(3)]
-    table = leaderboard(rows, "accuracy", "fedavg").set_index("algorithm")
+    table = leaderboard(Results(rows), "accuracy", "fedavg").set_index("algorithm")
     assert table.loc["ditto", "compared"].startswith("2 seeds, 1 seed with other test samples")
     assert table.loc["ditto", "paired_difference"] == pytest.approx(-0.1)
     assert table.loc["scaffold", "compared"] == "not comparable: other test samples than those of fedavg"
@@ -76,7 +79,7 @@ def test_a_baseline_with_other_test_samples_is_no_pair():
 def printed_table(records):
     from harness.report.tables.write import reasons
 
-    return "\n".join(reasons(leaderboard(records, "accuracy", "fedavg")))
+    return "\n".join(reasons(leaderboard(Results(records), "accuracy", "fedavg")))
 
 
 @pytest.mark.parametrize(
@@ -90,5 +93,5 @@ def test_versions_of_privacy_part_no_private_run_from_those_without(privacy):
         record.spec["privacy"] |= privacy
     records = [replace(one, digest="d", versions=versions(one.spec)) for one in (*plain, *hidden)]
     assert plain[0].versions.keys() | {"privacy"} < records[-1].versions.keys()
-    assert len({row["task"] for row in Board.of(leaderboard(records)).rows}) == 1
+    assert len({row["task"] for row in Board(leaderboard(Results(records))).rows}) == 1
     assert "-39.0 [-39.0, -39.0]" in printed(records)

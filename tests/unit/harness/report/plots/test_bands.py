@@ -40,7 +40,7 @@ def test_the_reach_of_a_tuned_row_is_that_of_its_search():
 )
 def test_lines_over_budgets_have_bands_of_searches(finalists, noted, bands, tmp_path):
     runs = [run for epsilon in (1.0, 8.0, None) for run in cell("fedavg", 0.8, epsilon, finalists)]
-    svg = accuracy_against_epsilon(runs, tmp_path / "a")[1]
+    svg = accuracy_against_epsilon(Results(runs), tmp_path / "a")[1]
     assert (OVER_BOTH in texts_in(svg)) == noted
     assert svg.read_text().count("FillBetweenPolyCollection") == bands
 
@@ -55,7 +55,7 @@ def test_lines_are_named_by_their_models(tmp_path):
             for epsilon in (1.0, 8.0, None)
             for run in cell("fedavg", 0.8, epsilon, size=1000 + number, model=model)
         ]
-        svg = accuracy_against_epsilon(runs, tmp_path / "a")[1]
+        svg = accuracy_against_epsilon(Results(runs), tmp_path / "a")[1]
         return {text for text in texts_in(svg) if text.startswith("fedavg")}
 
     mlp = {"name": "mlp", "hidden": [16]}
@@ -68,12 +68,16 @@ def test_points_by_bytes_say_what_their_bars_are(tmp_path):
         r for b in (0.0, 0.9) for r in cell("fedavg", 0.8, finalists=[], compression=pruned(b), size=2000 + b)
     ]
     (note,) = [
-        text for text in texts_in(accuracy_against_bytes(runs, tmp_path / "a")[1]) if "lines join" in text
+        text
+        for text in texts_in(accuracy_against_bytes(Results(runs), tmp_path / "a")[1])
+        if "lines join" in text
     ]
     assert note.endswith(OVER_BOTH)
     mixed = runs[:10] + cell("fedavg", 0.7, compression=pruned(0.9))
     (note,) = [
-        text for text in texts_in(accuracy_against_bytes(mixed, tmp_path / "b")[1]) if "lines join" in text
+        text
+        for text in texts_in(accuracy_against_bytes(Results(mixed), tmp_path / "b")[1])
+        if "lines join" in text
     ]
     assert note.endswith(f"{OVER_BOTH}, of other rows one standard deviation over seeds")
 
@@ -83,9 +87,9 @@ def test_what_is_not_told_apart_is_no_front(tmp_path):
     lucky = [(0.4, [0.75] * 10)]
     runs = cell("fedavg", 0.80, finalists=[]) + cell("scaffold", 0.82, finalists=lucky, size=2000)
     runs += cell("afl", 0.5, 2.0, [], size=3000) + cell("fedprox", 0.4, finalists=[], size=3000)
-    texts = texts_in(pareto(runs, tmp_path / "a", "accuracy")[1])
+    texts = texts_in(pareto(Results(runs), tmp_path / "a", "accuracy")[1])
     assert texts.count("scaffold") == 0 and texts.count("fedavg") == 1, "by bytes the cheaper one of the two"
     assert "scaffold +1" in texts, "the best without privacy, and another that is as good"
     assert any(text.endswith(f"bars: {OVER_BOTH}") for text in texts)
     certain = runs[:10] + cell("scaffold", 0.82, finalists=[], size=2000) + runs[20:]
-    assert texts_in(pareto(certain, tmp_path / "b", "accuracy")[1]).count("scaffold") == 2
+    assert texts_in(pareto(Results(certain), tmp_path / "b", "accuracy")[1]).count("scaffold") == 2

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from harness.config.report import ReportSpec
 from harness.core.errors import UserError
 from harness.report.data.results import Results
-from harness.report.plots.curves import learning_curves
+from harness.report.plots.curves import draw_curves
 from harness.report.plots.every import draw_all
 from harness.report.plots.figure import COLORS
 from harness.report.plots.look import figure_look
@@ -47,12 +47,12 @@ def test_pdfs_are_written_where_they_are_asked_for_and_are_equal(tmp_path):
     contents = []
     for name in ("a", "b"):
         with figure_look(["pdf"]):
-            files = learning_curves([rising()], tmp_path / name)
+            files = draw_curves(Results([rising()]), tmp_path / name)
         assert [file.name for file in files] == [f"{name}.pdf", f"{name}.svg"]
         contents.append(files[0].read_bytes())
     assert contents[0] == contents[1] and contents[0].startswith(b"%PDF-")
     assert b"/Type3" not in contents[0]  # fonts that publishers refuse
-    usual = learning_curves([rising()], tmp_path / "c")
+    usual = draw_curves(Results([rising()]), tmp_path / "c")
     assert [file.suffix for file in usual] == [".png", ".svg"]
 
 
@@ -61,8 +61,8 @@ def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
     style = tmp_path / "mine.mplstyle"
     style.write_text("axes.prop_cycle: cycler('color', ['123456'])\nfont.size: 20\n")
     with figure_look(["png"], str(style)):
-        styled = learning_curves([rising()], tmp_path / "a")[1].read_text()
-    plain = learning_curves([rising()], tmp_path / "b")[1].read_text()
+        styled = draw_curves(Results([rising()]), tmp_path / "a")[1].read_text()
+    plain = draw_curves(Results([rising()]), tmp_path / "b")[1].read_text()
     assert "#123456" in styled and COLORS[0].lower() not in styled
     assert "#123456" not in plain and COLORS[0].lower() in plain
 
@@ -121,7 +121,7 @@ def test_a_method_has_one_color_and_marker_in_all_figures(by, lines, tmp_path):
     assert draw_all(results, tmp_path, ReportSpec(by=by))["accuracy-epsilon"]
     part = Results([run for run in runs if run.spec["algorithm"]["name"] != "scaffold"])
     with figure_look(["png"], methods=method_order(board_of(results, ReportSpec(by=by)))):
-        learning_curves(part, tmp_path / "part")
+        draw_curves(part, tmp_path / "part")
     for name in levels:
         looks = [look[:2] for figure in lines for label, look in figure.items() if label.startswith(name)]
         assert len(looks) > 3 and len(set(looks)) == 1
@@ -129,5 +129,5 @@ def test_a_method_has_one_color_and_marker_in_all_figures(by, lines, tmp_path):
 
 
 def test_lines_of_a_lone_method_differ_in_color(lines, tmp_path):
-    learning_curves([of_budget("fedavg", e, 0.5) for e in (None, 8.0, 2.0)], tmp_path / "a")
+    draw_curves(Results([of_budget("fedavg", e, 0.5) for e in (None, 8.0, 2.0)]), tmp_path / "a")
     assert len({color for color, *_ in lines[-1].values()}) == len(lines[-1]) == 3

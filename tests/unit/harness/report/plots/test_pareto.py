@@ -40,7 +40,7 @@ def test_names_stand_at_undominated_cells_only(tmp_path):
         point("afl", 0.4, size=3000, epsilon=2.0),
         point("local", 0.3, size=0),
     ]
-    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    texts = texts_in(pareto(Results(records), tmp_path / "a", "accuracy")[1])
     assert {"fedavg", "ditto", "local: nothing sent", "no privacy", "none"} <= set(texts)
     assert "afl" not in texts
     assert texts.count("ditto") == 2  # the only personal one: on both sides
@@ -53,7 +53,7 @@ def test_cells_of_one_budget_are_compared_though_their_epsilon_is_not_used_up_al
         point("afl", 0.5, size=3000, epsilon=0.9999),
         point("q_fedavg", 0.4, size=3000),
     ]
-    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    texts = texts_in(pareto(Results(records), tmp_path / "a", "accuracy")[1])
     assert "afl" not in texts
 
 
@@ -96,15 +96,15 @@ def test_of_points_that_send_hardly_more_the_last_is_named(tmp_path):
     sizes = {"fedavg": (1000, 0.5), "scaffold": (1050, 0.6), "afl": (2000, 0.7)}
     records = [point(name, value, size=size) for name, (size, value) in sizes.items()]
     records.append(point("fedavg", 0.4, epsilon=2.0))
-    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    texts = texts_in(pareto(Results(records), tmp_path / "a", "accuracy")[1])
     assert texts.count("scaffold") == 1 and texts.count("afl") == 2  # of these afl on the left too
     assert texts.count("fedavg") == 2  # at budget 2 only, on both sides
 
 
 def test_there_is_none_of_few_algorithms_or_one_budget(tmp_path):
     few = [point("fedavg", 0.9), point("ditto", 0.8), point("ditto", 0.7, epsilon=2.0)]
-    assert pareto(few, tmp_path / "a", "accuracy") is None
-    assert pareto([point(name, 0.5) for name in ("a", "b", "c")], tmp_path / "a", "accuracy") is None
+    assert pareto(Results(few), tmp_path / "a", "accuracy") is None
+    assert pareto(Results([point(name, 0.5) for name in ("a", "b", "c")]), tmp_path / "a", "accuracy") is None
 
 
 def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
@@ -117,12 +117,12 @@ def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
         for name, value in (("fedavg", 0.9), ("fedprox", 0.8), ("afl", 0.7))
         for seed in range(5)
     ]
-    texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
+    texts = texts_in(rank_diagram(Results(records), tmp_path / "a", "accuracy")[1])
     label = "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best"
     assert {"fedavg", "fedprox", "afl", label} <= set(texts)
     note = "critical difference 0.00, the largest of: other searches and seeds 0.00"
     assert {"A model for everybody", note, "intervals that overlap, and bars: not told apart"} <= set(texts)
-    assert rank_diagram(records[:15], tmp_path / "b", "accuracy") is None, "one federation"
+    assert rank_diagram(Results(records[:15]), tmp_path / "b", "accuracy") is None, "one federation"
 
 
 def test_ranks_that_cannot_be_told_apart_are_not_drawn_but_said(tmp_path):
@@ -133,11 +133,11 @@ def test_ranks_that_cannot_be_told_apart_are_not_drawn_but_said(tmp_path):
         for name, sign in (("fedavg", 1), ("fedprox", -1), ("afl", 0.5))
         for seed, value in enumerate(jitter)
     ]
-    assert rank_diagram(records, tmp_path / "a", "accuracy") is None
-    (said,) = rank_sentences(Results.of(records).cells, "accuracy")
+    assert rank_diagram(Results(records), tmp_path / "a", "accuracy") is None
+    (said,) = rank_sentences(Results(records).cells, "accuracy")
     start = "No ranks of methods that train a model for everybody: none of 3 is told from another over 2 "
     assert said.startswith(start) and "other searches and seeds" in said
-    (said,) = rank_sentences(Results.of([r for r in records if r.spec["seed"] < 2]).cells, "accuracy")
+    (said,) = rank_sentences(Results([r for r in records if r.spec["seed"] < 2]).cells, "accuracy")
     assert said.endswith("(too few seeds and federations for a test).")
 
 
@@ -150,8 +150,8 @@ def test_models_for_each_client_are_ranked_among_themselves(tmp_path):
         for place, name in enumerate(names)
         for seed in range(5)
     ]
-    assert [model_for(cell) for cell in Results.of(records[15:30]).cells] == ["each client"] * 3
+    assert [model_for(cell) for cell in Results(records[15:30]).cells] == ["each client"] * 3
     common = point("fedbio", 0.5, own={"outer_rounds": 5})
-    assert model_for(Results.of([common]).cells[0]) == "everybody"
-    texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
+    assert model_for(Results([common]).cells[0]) == "everybody"
+    texts = texts_in(rank_diagram(Results(records), tmp_path / "a", "accuracy")[1])
     assert {"A model for everybody", "A model for each client", *names} <= set(texts)

@@ -11,7 +11,7 @@ from datasets.client_statistics import ClientCounts, unpack
 from harness.cli.parser import main
 from harness.report.data.results import Results
 from harness.report.plots import figure
-from harness.report.plots.curves import learning_curves
+from harness.report.plots.curves import draw_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
 from harness.report.plots.tuning import _title as tuning_title
@@ -45,7 +45,7 @@ def run(algorithm="fedavg", seed=0, **parts):
 def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
     """Gaps of accuracy 0.2 and 0.4: 0.300 ± 0.141; of true positive rates half of that; spreads 0.1 and 0.2."""
     runs = [grouped(run(seed=0), f=0.5, m=0.7), grouped(run(seed=1), f=0.5, m=0.9)]
-    texts = texts_in(fairness(runs, tmp_path / "a")[1])
+    texts = texts_in(fairness(Results(runs), tmp_path / "a")[1])
     assert {"gap 0.300 ± 0.141", "gap 0.150 ± 0.071", "spread 0.150 ± 0.071"} <= set(texts)
     assert {"f", "m", "fedavg", "mean of clients", "worst client"} <= set(texts)
 
@@ -53,14 +53,14 @@ def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
 def test_the_picture_of_a_search_names_a_file_as_others_do():
     """It was "csv"."""
     own = run(data={"name": "csv", "path": "folder/hosp.csv", "label": "ill"})
-    search = SimpleNamespace(cells=Results.of([own]).cells)
+    search = SimpleNamespace(cells=Results([own]).cells)
     assert tuning_title(search) == "hosp.csv · no privacy"
 
 
 @pytest.mark.usefixtures("vectors_only")
 def test_of_each_algorithm_the_most_accurate_setting_is_shown(tmp_path):
     worse = grouped(done(spec("fedavg", lr=0.9), accuracy=0.1), f=0.1, m=0.9)
-    texts = texts_in(fairness([grouped(run(), f=0.6, m=0.7), worse], tmp_path / "a")[1])
+    texts = texts_in(fairness(Results([grouped(run(), f=0.6, m=0.7), worse]), tmp_path / "a")[1])
     assert "gap 0.100" in texts and "gap 0.800" not in texts
 
 
@@ -69,7 +69,7 @@ def test_the_best_setting_is_named_with_its_budget(tmp_path):
     private = spec("fedper", privacy={"placement": "local", "clip": 1.0, "epsilon": 8.0})
     guarded = grouped(done(private, evaluation(20, 1000, 8.0, accuracy=0.6)), f=0.6, m=0.7)
     assert {"fedavg, no DP", "fedper, ε 8"} <= set(
-        texts_in(fairness([grouped(run(), f=0.5, m=0.7), guarded], tmp_path / "a")[1])
+        texts_in(fairness(Results([grouped(run(), f=0.5, m=0.7), guarded]), tmp_path / "a")[1])
     )
 
 
@@ -77,9 +77,9 @@ def test_the_best_setting_is_named_with_its_budget(tmp_path):
 @pytest.mark.usefixtures("vectors_only")
 def test_groups_without_positives_have_no_rate(tmp_path):
     lone = grouped(run(), f=0.5, m=0.7, x=None)
-    assert {"gap 0.200", "gap 0.100"} <= set(texts_in(fairness([lone], tmp_path / "a")[1]))
+    assert {"gap 0.200", "gap 0.100"} <= set(texts_in(fairness(Results([lone]), tmp_path / "a")[1]))
     for none in ([run()], [grouped(run(), f=0.5)], [undone(spec(), "failed", "no luck")], []):
-        assert fairness(none, tmp_path / "b") is None
+        assert fairness(Results(none), tmp_path / "b") is None
 
 
 @pytest.mark.usefixtures("vectors_only")
@@ -87,7 +87,7 @@ def test_with_many_classes_groups_are_compared_in_accuracy(tmp_path):
     record = grouped(run(), f=0.5, m=0.7)
     for row in record.final["groups"]:
         row["tpr"] = None
-    texts = texts_in(fairness([record], tmp_path / "a")[1])
+    texts = texts_in(fairness(Results([record]), tmp_path / "a")[1])
     assert "gap 0.200" in texts and "does not apply" in texts
 
 
@@ -99,14 +99,14 @@ def test_each_partition_is_drawn_once_for_its_least_seed(tmp_path):
     runs += [run(partition=partition(5.0, 2)), run(seed=0, partition=partition(9.0))]
     for record in runs[:-1]:
         record.held.update(HELD)
-    texts = texts_in(partitions(runs, tmp_path / "a")[1])
+    texts = texts_in(partitions(Results(runs), tmp_path / "a")[1])
     titles = [text for text in texts if "seed" in text]
     assert titles == [
         "adult · dirichlet(alpha=0.3) · 20 clients, seed 1",
         "adult · dirichlet(alpha=5.0) · 2 clients, seed 0",
     ]
     assert {"no", "yes", "f", "m", "train", "test", "sensitive group"} <= set(texts)
-    assert partitions(runs[-1:], tmp_path / "b") is None
+    assert partitions(Results(runs[-1:]), tmp_path / "b") is None
 
 
 @pytest.mark.slow
@@ -114,7 +114,8 @@ def test_each_partition_is_drawn_once_for_its_least_seed(tmp_path):
 def test_equal_records_give_equal_pictures(tmp_path, draw):
     record = grouped(run(), f=0.5, m=0.7)
     record.held.update(HELD)
-    for one, other in zip(draw([record], tmp_path / "a"), draw([record], tmp_path / "b"), strict=True):
+    first, second = (draw(Results([record]), tmp_path / name) for name in "ab")
+    for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
 
@@ -174,7 +175,7 @@ def test_long_titles_do_not_run_into_each_other(monkeypatch, tmp_path):
         )
         for alpha in (0.1, 0.3, 0.5)
     ]
-    learning_curves(runs, tmp_path / "a")
+    draw_curves(Results(runs), tmp_path / "a")
     (made,) = drawn
     made.draw_without_rendering()
     titles = [ax._left_title.get_window_extent() for ax in made.axes if ax.get_title(loc="left")]

@@ -9,7 +9,7 @@ from harness.config.report import ReportSpec
 from harness.core.errors import UserError
 from harness.report.data.results import Results
 from harness.report.statement import page
-from harness.report.statement.costs import answers, bias, client_table, heads, method_note, note
+from harness.report.statement.costs import answers, bias, cost_rows, heads, method_note, note
 from harness.report.statement.page import subjects, write_statement
 from harness.report.statement.questions import NOT_ADDRESSED, annex, questions
 from harness.report.tables.costs import method_table
@@ -75,7 +75,7 @@ def test_the_first_row_costs_what_the_sentence_says():
     plain, private_runs = records()[:5], [*records()[5:], *further]
     one = subject([*searched(plain, metric="auroc"), *searched(private_runs, metric="auroc", number=1)])
     assert answers(one)[0].startswith("On heart, ε = 2 costs 4.0 points of AUROC")
-    assert client_table(one)[0].texts[1] == "-4.0"
+    assert cost_rows(one)[0].texts[1] == "-4.0"
 
 
 def test_methods_with_a_model_for_each_site_are_not_compared_with_others():
@@ -93,7 +93,7 @@ def test_methods_with_a_model_for_each_site_are_not_compared_with_others():
 def test_the_costs_are_those_of_the_runs():
     """Bern is paired by five seeds, Köln by the one in which it has an AUROC."""
     one = subject()
-    together, bern, cologne = client_table(one)
+    together, bern, cologne = cost_rows(one)
     assert together == ("All hospitals", "110 (44)", ["0.800", "-3.0", "20", "35"])
     assert bern == ("Bern", "100 (40)", ["0.900", "-3.0", "20", "35"])
     assert cologne == ("Köln *", "10 (4)", ["0.700", "-3.0", "", ""])
@@ -110,7 +110,7 @@ def test_records_without_missed_cases_say_so():
     for record in made:
         del record.final["by_client"]["sensitivity_95"]
     one = subject(made)
-    rows = client_table(one)
+    rows = cost_rows(one)
     assert rows[1].texts == ["0.900", "-3.0", "", ""] and "were not recorded" in note(one, rows)
     for record in made:
         record.rounds[-1]["metrics"]["sensitivity_95"] = None
@@ -121,7 +121,7 @@ def test_records_without_missed_cases_say_so():
 def test_sites_without_names_have_no_rows():
     made = [replace(record, final={"clients": 2}) for record in records()]
     one = subject(made)
-    rows = client_table(one)
+    rows = cost_rows(one)
     assert [row.name for row in rows] == ["All hospitals"] and "no results of their own" in note(one, rows)
 
 
@@ -231,7 +231,7 @@ def test_more_budgets_than_columns_keep_the_smallest():
         made += protected(epsilon=epsilon)
     one = subject(made)
     assert one.budgets == ["ε 32", "ε 16", "ε 8", "ε 1"]
-    assert "2 more budgets in the report" in note(one, client_table(one))
+    assert "2 more budgets in the report" in note(one, cost_rows(one))
 
 
 def test_searches_of_each_budget_are_not_one():
@@ -252,7 +252,7 @@ def test_nothing_is_counted_where_cases_do_not_apply():
     made = records()
     for record in made:
         record.final["by_client"]["positives"] = [None, None]
-    assert client_table(subject(made))[0].tested == "110"
+    assert cost_rows(subject(made))[0].tested == "110"
 
 
 def test_facts_that_epsilon_does_not_cover_are_all_listed():

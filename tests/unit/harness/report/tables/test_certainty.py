@@ -81,7 +81,7 @@ def test_a_report_says_where_a_larger_budget_was_worse(tmp_path):
         *runs("fedavg", 0.75, 8.0, jitter=JITTER[::-1]),
         *runs("fedavg", 0.9),
     ]
-    write_report(worse, tmp_path, ReportSpec())
+    write_report(Results(worse), tmp_path, ReportSpec())
     said = "Worse at a larger budget, beyond the interval (a failure of the search, not of privacy): fedavg"
     text = (tmp_path / "leaderboard.md").read_text()
     assert f"- {said} on adult at ε 8: accuracy 0.7500, 0.8000 at ε 1, -5.0 [-5.2" in text
@@ -91,9 +91,9 @@ def test_a_report_says_where_a_larger_budget_was_worse(tmp_path):
     assert inversion_sentences(Results(good).cells) == [
         "No larger budget has a worse result, beyond the interval of the difference."
     ]
-    (grid,) = tuning_tables(good)
+    (grid,) = tuning_tables(Results(good))
     assert "none had better results at a smaller budget" in grid.note
-    (grid,) = tuning_tables(runs("fedavg", 0.7, 1.0))
+    (grid,) = tuning_tables(Results(runs("fedavg", 0.7, 1.0)))
     assert "better results" not in grid.note
 
 
@@ -110,7 +110,7 @@ def test_a_table_of_choices_begins_with_a_sentence_for_each_method_and_budget():
     ]
     for record in records:
         record.search["trials"][0]["settings"] = {"algorithm.lr": 0.25, "rounds": 30}
-    (grid,) = tuning_tables(records)
+    (grid,) = tuning_tables(Results(records))
     assert grid.rows == (
         "fedavg, stops, no privacy",
         "fedavg, stops, ε = 8",
@@ -125,7 +125,7 @@ def test_a_table_of_choices_begins_with_a_sentence_for_each_method_and_budget():
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_short_tables_stand_above_all_rows(tmp_path):
-    write_report([*runs("fedavg", 0.80), *runs("fednova", 0.81)], tmp_path, ReportSpec())
+    write_report(Results([*runs("fedavg", 0.80), *runs("fednova", 0.81)]), tmp_path, ReportSpec())
     for file in ("leaderboard.md", "index.html"):
         text = (tmp_path / file).read_text()
         apart, level = (

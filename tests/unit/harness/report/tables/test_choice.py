@@ -9,7 +9,9 @@ from harness.report.data.best import best_of
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.tables.named_columns import column_names, columns_named
-from harness.report.tables.write import write_latex, write_markdown
+from harness.report.tables.rows import Board
+from harness.report.tables.write import latex_text, markdown_text
+from harness.storage.files import output_text
 from tests.support.records import done, evaluation, private, spec
 
 
@@ -19,18 +21,18 @@ def board(**asked):
         done(spec(seed=seed, privacy=private(8.0)), evaluation(20, 1000, 7.9999, accuracy=0.9 + seed / 50))
         for seed in (0, 1)
     ]
-    return leaderboard(runs, **asked)
+    return leaderboard(Results(runs), **asked)
 
 
 def shown(frame, *given):
     """Return heading -> text of the first row."""
     row = frame.to_dict("records")[0]
-    return {one.column.heading: one.column.text(row) for one in columns_named(frame, given)}
+    return {one.column.heading: one.column.text(row) for one in columns_named(Board(frame), given)}
 
 
 def test_a_measure_is_its_mean_and_spread_in_one_cell():
     """0.90 and 0.92: mean 0.91, deviation 0.02 / sqrt(2)."""
-    (one,) = columns_named(board(), ["accuracy"])
+    (one,) = columns_named(Board(board()), ["accuracy"])
     assert one.names == ("accuracy_mean", "accuracy_std")
     assert shown(board(), "accuracy") == {"Accuracy": "0.9100 ± 0.0141"}
     assert shown(board(), "accuracy_mean") == {"Accuracy mean": "0.9100"}
@@ -52,17 +54,15 @@ def test_columns_without_a_value_are_empty_not_missing(worst):
 @pytest.mark.parametrize(("given", "near"), [("accuracies", "accuracy"), ("epsilon_totl", "epsilon_total")])
 def test_an_unknown_column_names_the_nearest(given, near):
     with pytest.raises(UserError, match=f"Did you mean '{near}'"):
-        columns_named(board(), ["algorithm", given])
+        columns_named(Board(board()), ["algorithm", given])
 
 
 def test_every_listed_name_can_be_chosen():
     frame = board(baseline="fedavg")
     listed = column_names(frame)
-    assert len(columns_named(frame, listed)) == len(listed) and listed["epsilon"]
+    assert len(columns_named(Board(frame), listed)) == len(listed) and listed["epsilon"]
     assert {"accuracy", "accuracy_mean", "difference", "paired_p_holm"} <= set(listed)
-    (difference,) = columns_named(
-        frame, ["difference"]
-    )  # a table of few seeds has the half, its file had nothing
+    (difference,) = columns_named(Board(frame), ["difference"])  # a table of few seeds has the half
     assert {"paired_low", "paired_ci95"} <= set(difference.names)
     assert all(isinstance(text, str) for text in shown(frame, *listed).values())
 
@@ -150,10 +150,10 @@ def test_what_is_registered_counts_before_what_a_record_says():
 def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
     results = Results(rivals(6, fedavg=(0.1, {}), k_gt=(0.2, {})))
     frame = leaderboard(results)
-    columns = [one.column for one in columns_named(frame, ["algorithm", "accuracy"])]
+    columns = [one.column for one in columns_named(Board(frame), ["algorithm", "accuracy"])]
     best = best_of(results.cells, ["accuracy"])
-    write_markdown(frame, tmp_path / "a.md", columns, best)
-    write_latex(frame, tmp_path / "a.tex", columns, best)
+    output_text(tmp_path / "a.md", markdown_text(Board(frame), columns, best))
+    output_text(tmp_path / "a.tex", latex_text(Board(frame), columns, best))
     lines = (tmp_path / "a.md").read_text().splitlines()
     assert lines[2:6] == [
         "| Algorithm | Accuracy |",
@@ -169,7 +169,8 @@ def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
 
 def test_a_rule_parts_the_tasks_of_a_latex_table(tmp_path):
     data = [{"name": name} for name in ("adult", "german")]
-    write_latex(leaderboard([done(spec(data=one), accuracy=0.5) for one in data]), tmp_path / "a.tex")
+    results = Results([done(spec(data=one), accuracy=0.5) for one in data])
+    output_text(tmp_path / "a.tex", latex_text(Board(leaderboard(results))))
     lines = (tmp_path / "a.tex").read_text().splitlines()
     assert [line.startswith(r"\midrule") for line in lines].count(True) == 2
     between = next(i for i, line in enumerate(lines) if "adult" in line and i > 2) + 1

@@ -79,7 +79,7 @@ def test_every_seed_chooses_and_differences_are_paired():
         run("fedreg", 0, tested=(0.81, 0.3)),
         run("fedreg", 1, tested=(0.83, 0.1)),
     ]
-    (grid,) = chosen_tables(records, BY_GAP, "fedavg")
+    (grid,) = chosen_tables(Results(records), BY_GAP, "fedavg")
     assert grid.rows == ("fedavg", "fedreg")
     assert grid.columns == ("Accuracy", "Δ Accuracy", "EqOpp gap", "Δ EqOpp gap", "Chosen", "Seeds")
     assert grid.places["fedavg", "Accuracy"].values == {0: 0.80, 1: 0.84}
@@ -112,7 +112,7 @@ def test_a_table_has_one_data_set_and_one_partition():
         run("fedbio", problem={"kind": "fair_weights"}, rounds=80),
         run(data={"name": "adult", "sensitive": "race"}),
     ]
-    grids = chosen_tables(records, BY_GAP, "fedavg")
+    grids = chosen_tables(Results(records), BY_GAP, "fedavg")
     assert sorted(grid.rows for grid in grids) == [("fedavg",), ("fedavg", "fedbio")]
     assert {grid.title for grid in grids} == {
         "Chosen settings: adult",
@@ -123,7 +123,7 @@ def test_a_table_has_one_data_set_and_one_partition():
 def test_a_paper_s_figures_stand_beside_ours_where_they_belong():
     paper = Published({"data.name": "adult", "data.sensitive": "race"}, {"fedavg": (".8239 ± .0167", ".042")})
     records = [run(), run(data={"name": "adult", "sensitive": "race"})]
-    other, grid = chosen_tables(records, replace(BY_GAP, published=(paper,)))
+    other, grid = chosen_tables(Results(records), replace(BY_GAP, published=(paper,)))
     assert "Accuracy, paper" not in other.columns
     assert grid.columns[:4] == ("Accuracy", "Accuracy, paper", "EqOpp gap", "EqOpp gap, paper")
     assert grid.places["fedavg", "EqOpp gap, paper"].text == ".042"
@@ -136,7 +136,7 @@ def test_rates_of_groups_are_those_of_the_chosen_runs():
         run(seed=1, groups=[rate("a", 100, 30, 0.7), rate("b", 10, 2, 0.5)]),
         run(seed=0, lr=9.0, chosen=(0.8, 0.9), groups=[rate("a", 100, 20, 0.0), rate("b", 10, 0, None)]),
     ]
-    _, grid = chosen_tables(records, BY_GAP)
+    _, grid = chosen_tables(Results(records), BY_GAP)
     assert grid.columns == ("a (100, 25 positive)", "b (10, 1 positive)")
     assert grid.places["fedavg", "a (100, 25 positive)"].values == {0: 0.5, 1: 0.7}
     assert grid.places["fedavg", "b (10, 1 positive)"].text == "0.5000"
@@ -175,10 +175,10 @@ def test_a_report_holds_the_tables_and_the_further_pictures(tmp_path):
     curve = [evaluation(10 * i, 1000 * (i + 1), outer_loss=1 / (i + 1)) for i in range(3)]
     records = [run(), done(spec("fedbio", problem={"kind": "fair_weights"}), *curve)]
     look = ReportSpec(by="accuracy", choice=BY_GAP, curves=(("outer_loss", "round"), ("outer_loss", "bytes")))
-    written = write_report(records, tmp_path, look)
+    written = write_report(Results(records), tmp_path, look)
     pictures = {f"outer_loss-{against}{end}" for against in ("round", "bytes") for end in (".png", ".svg")}
     assert {"chosen.md", "chosen.csv"} | pictures <= set(written)
     assert "Chosen settings" in written["chosen.md"].read_text()
     assert "Chosen settings" in written["index.html"].read_text()
-    write_report(records, tmp_path, ReportSpec())
+    write_report(Results(records), tmp_path, ReportSpec())
     assert not (tmp_path / "chosen.md").exists()

@@ -11,7 +11,7 @@ from harness.report.tables import clients
 from harness.report.tables.clients import by_client
 from harness.report.tables.pivot import Grid, Place
 from harness.report.tables.privacy import meaning
-from harness.report.tables.rows import board_of
+from harness.report.tables.rows import Board, board_of
 from tests.support.records import done, evaluation, partition, private, spec, undone
 
 
@@ -23,7 +23,7 @@ def ran(algorithm="fedavg", seed=0, epsilon=None, accuracy=0.5, **parts):
 
 def test_epsilon_is_explained_by_what_an_attacker_may_gain():
     """(1 + d e^-E) / (1 + e^-E): 0.7311 at epsilon 1, 0.8808 at 2, 0.9997 at 8."""
-    text = meaning(leaderboard([ran(epsilon=e) for e in (8, 1, 2)] + [ran()]))
+    text = meaning(leaderboard(Results([ran(epsilon=e) for e in (8, 1, 2)] + [ran()])))
     assert text.count(". ") == 1, "two sentences"
     assert "about one client with all its data" in text
     assert "at most 73.11 % at ε 1, 88.08 % at ε 2 and 99.97 % at ε 8 (delta 1e-05)" in text
@@ -33,17 +33,17 @@ def test_epsilon_is_explained_by_what_an_attacker_may_gain():
 
 def test_epsilons_that_bound_nothing_are_not_explained():
     """No privacy, an infinite epsilon, none spent, and the noise of a larger federation."""
-    assert meaning(leaderboard([ran()])) == ""
+    assert meaning(leaderboard(Results([ran()]))) == ""
     endless, silent, larger = ran(epsilon=4), ran("ditto", epsilon=2), ran("apfl", epsilon=3)
     endless.rounds[-1]["privacy"]["epsilon_total"] = "inf"
     silent.rounds[-1]["privacy"]["epsilon_total"] = 0.0
     larger.spec["privacy"]["noise_cohort"] = 1000
-    assert meaning(leaderboard([endless, silent, larger])) == ""
-    assert meaning(leaderboard([])) == ""
+    assert meaning(leaderboard(Results([endless, silent, larger]))) == ""
+    assert meaning(leaderboard(Results([]))) == ""
 
 
 def test_of_many_epsilons_a_few_are_explained():
-    text = meaning(leaderboard([ran(epsilon=float(e)) for e in range(1, 12)]))
+    text = meaning(leaderboard(Results([ran(epsilon=float(e)) for e in range(1, 12)])))
     assert text.count("% at ε") <= 4 and "at ε 1," in text and "at ε 11 " in text
 
 
@@ -126,7 +126,7 @@ def test_results_come_first_and_what_seldom_tells_rows_apart_last():
     runs = [ran("fedavg", epsilon=8.0), ran("ditto", rounds=30), ran("local")]
     for run in runs:
         run.rounds[-1]["metrics"] |= {"auroc": 0.7, "loss": 0.1}
-    (task,) = table_of(leaderboard(runs, "auroc", "local")).tables
+    (task,) = table_of(Board(leaderboard(Results(runs), "auroc", "local"))).tables
     heads = [column["heading"] for column in task.columns]
     assert heads[:5] == ["#", "Algorithm", "ε total", "AUROC", "Δ auroc"]
     assert heads.index("Accuracy") < heads.index("Up") < heads.index("Rounds")
@@ -141,7 +141,7 @@ def test_every_task_has_a_table_with_a_heading_and_the_columns_that_vary_in_it()
         ran("ditto", rounds=30),
         *(ran(name, partition=partition(5.0)) for name in ("fedavg", "ditto")),
     ]
-    tables = table_of(leaderboard(runs)).tables
+    tables = table_of(Board(leaderboard(Results(runs)))).tables
     heads = {table.title: {column["heading"] for column in table.columns} for table in tables}
     assert sorted(heads) == ["adult · dirichlet(alpha=0.3)", "adult · dirichlet(alpha=5.0)"]
     assert "Rounds" in heads["adult · dirichlet(alpha=0.3)"]
@@ -152,7 +152,7 @@ def test_every_task_has_a_table_with_a_heading_and_the_columns_that_vary_in_it()
 
 def test_names_say_more_where_they_and_epsilon_do_not_tell_rows_apart():
     runs = [ran(lr=0.1), ran(lr=0.2), ran("ditto", lr=0.3), ran(epsilon=8.0, lr=0.1)]
-    (task,) = table_of(leaderboard(runs)).tables
+    (task,) = table_of(Board(leaderboard(Results(runs)))).tables
     named = sorted(
         (field.text, field.also) for row in task.rows for field in row["values"] if field.pinned == 1
     )
@@ -165,7 +165,7 @@ def test_names_say_the_model_where_that_tells_rows_apart():
     runs = [
         done(spec("fedavg", model={"name": name}, lr=lr)) for name, lr in (("logistic", 0.1), ("mlp", 0.3))
     ]
-    (task,) = table_of(leaderboard(runs)).tables
+    (task,) = table_of(Board(leaderboard(Results(runs)))).tables
     assert {field.also for row in task.rows for field in row["values"] if field.pinned == 1} == {
         "logistic",
         "mlp",
@@ -182,7 +182,7 @@ def test_filters_have_the_names_that_conditions_have():
     """What `leaderboard --where` takes, the page takes."""
     from harness.config.conditions import read_conditions
 
-    frame = leaderboard([ran(epsilon=8.0), ran("ditto")])
-    names = table_of(frame).names
+    frame = leaderboard(Results([ran(epsilon=8.0), ran("ditto")]))
+    names = table_of(Board(frame)).names
     assert {"accuracy", "epsilon", "bytes_up", "bytes_relative"} <= set(names)
     read_conditions([f"{name} <= 1" for name in names], list(frame.columns))

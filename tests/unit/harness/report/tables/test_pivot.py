@@ -9,9 +9,11 @@ import pytest
 from harness.config.report import Pivot, ReportSpec, Target, read_target
 from harness.core.errors import UserError
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
 from harness.report.html.page import write_report
 from harness.report.tables.columns import narrow_columns
 from harness.report.tables.pivot import grids_latex, grids_markdown, tabulate
+from harness.report.tables.rows import Board
 from tests.support.records import done, evaluation, private, spec, undone
 
 NEAR = Target("stationarity", 0.1)
@@ -28,7 +30,7 @@ def test_a_target_is_reached_at_the_first_good_evaluation():
     """Seed 0 at round 10 (0.1 is at most 0.1), seed 1 at round 20: 15 rounds in the mean, (3000 + 6000) / 2 bytes
     both ways, (5000 + 10000) / 2 calls. That seed 0 is worse again at round 20 does not matter."""
     records = [falling("fedavg", 0, (3.0, 0.1, 0.2)), falling("fedavg", 1, (3.0, 0.5, 0.05))]
-    (row,) = leaderboard(records, by="stationarity", target=NEAR).to_dict("records")
+    (row,) = leaderboard(Results(records), by="stationarity", target=NEAR).to_dict("records")
     assert (row["target"], row["reached"]) == ("stationarity <= 0.1", 2)
     assert (row["rounds_to_target"], row["bytes_to_target"], row["oracle_calls_to_target"]) == (
         15,
@@ -39,7 +41,7 @@ def test_a_target_is_reached_at_the_first_good_evaluation():
 
 def test_where_larger_is_better_the_target_is_a_least_value():
     run = done(spec(), *(evaluation(10 * i, accuracy=a) for i, a in enumerate((0.4, 0.7, 0.9))))
-    (row,) = leaderboard([run], target=Target("accuracy", 0.7)).to_dict("records")
+    (row,) = leaderboard(Results([run]), target=Target("accuracy", 0.7)).to_dict("records")
     assert (row["target"], row["rounds_to_target"]) == ("accuracy >= 0.7", 10)
 
 
@@ -48,15 +50,17 @@ def test_where_larger_is_better_the_target_is_a_least_value():
 )
 def test_a_cell_of_which_a_seed_did_not_reach_it_has_no_figure(other):
     """The mean over those that did would flatter it; how many did is told."""
-    frame = leaderboard([falling("fedavg", 0, (3.0, 0.1)), other], by="stationarity", target=NEAR)
+    frame = leaderboard(Results([falling("fedavg", 0, (3.0, 0.1)), other]), by="stationarity", target=NEAR)
     row = frame.iloc[0]
     assert row["reached"] == 1 and pd.isna(row["rounds_to_target"]) and pd.isna(row["bytes_to_target"])
-    assert {c.heading: c.text(row) for c in narrow_columns(frame)}["Reached"] == "1/2"
+    assert {c.heading: c.text(row) for c in narrow_columns(Board(frame))}["Reached"] == "1/2"
 
 
 def test_without_a_target_there_is_nothing_to_reach():
-    frame = leaderboard([falling("fedavg", 0, (3.0, 0.1))], by="stationarity")
-    assert pd.isna(frame.iloc[0]["target"]) and "Reached" not in [c.heading for c in narrow_columns(frame)]
+    frame = leaderboard(Results([falling("fedavg", 0, (3.0, 0.1))]), by="stationarity")
+    assert pd.isna(frame.iloc[0]["target"]) and "Reached" not in [
+        c.heading for c in narrow_columns(Board(frame))
+    ]
     assert frame.iloc[0]["oracle_calls"] == 5000
 
 
@@ -73,7 +77,7 @@ def test_anything_else_is_no_target(given):
 
 def test_an_unknown_measure_of_a_target_names_the_nearest():
     with pytest.raises(UserError, match=r"'stationary'.*'stationarity'"):
-        leaderboard([], target=Target("stationary", 0.1))
+        leaderboard(Results([]), target=Target("stationary", 0.1))
 
 
 def grid_of_four():
@@ -93,7 +97,7 @@ def grid_of_four():
 
 def test_a_pivot_shows_the_best_setting_of_every_place():
     """FedAvg with one step: of (4, 5) at lr 0.1 and (2, 3) at lr 0.5 the latter, 2.5 +- sqrt(1/2) = 0.707."""
-    (grid,) = tabulate(grid_of_four(), BY_K, by="stationarity")
+    (grid,) = tabulate(Results(grid_of_four()), BY_K, by="stationarity")
     assert (grid.rows, grid.columns) == (("1", "5"), ("ditto", "fedavg"))
     assert grid.lines() == [("1", ["8.5 ± 0.707", "2.5 ± 0.707"]), ("5", ["", "1.5 ± 0.707"])]
     chosen = grid.places["1", "fedavg"]
@@ -108,14 +112,14 @@ def test_a_setting_of_which_a_seed_failed_is_not_the_best():
         undone(spec("fedavg", 1, lr=0.5, own={"local_steps": k}), "failed", "diverged") for k in (1, 5)
     ]
     whole = [falling("fedavg", seed, (10.0, 4.0 + seed), own={"local_steps": 1}) for seed in (0, 1)]
-    (grid,) = tabulate([*lost, *whole], BY_K, by="stationarity")
+    (grid,) = tabulate(Results([*lost, *whole]), BY_K, by="stationarity")
     assert grid.lines() == [("1", ["4.5 ± 0.707"]), ("5", ["1 (1/2 seeds)"])]
     assert "lr=0.1" in grid.places["1", "fedavg"].settings
 
 
 def test_rows_are_in_the_order_of_numbers():
     runs = [falling("fedavg", 0, (1.0,), own={"local_steps": k}) for k in (10, 9, 100)]
-    (grid,) = tabulate(runs, BY_K, by="stationarity")
+    (grid,) = tabulate(Results(runs), BY_K, by="stationarity")
     assert grid.rows == ("9", "10", "100")
 
 
@@ -123,9 +127,11 @@ def test_what_differs_besides_makes_tables_of_its_own():
     """Two problems, two tables; without algorithm.name among the settings one for each algorithm."""
     problems = [{"kind": "random_quadratic", "heterogeneity": h} for h in (0.0, 1.0)]
     runs = [falling(a, 0, (1.0,), problem=p) for a in ("fedavg", "ditto") for p in problems]
-    grids = tabulate(runs, BY_K, by="stationarity")
+    grids = tabulate(Results(runs), BY_K, by="stationarity")
     assert len(grids) == 2 and "heterogeneity=1.0" in grids[1].title
-    grids = tabulate(runs, Pivot("problem.heterogeneity", "algorithm.local_steps"), by="stationarity")
+    grids = tabulate(
+        Results(runs), Pivot("problem.heterogeneity", "algorithm.local_steps"), by="stationarity"
+    )
     assert [("ditto" in g.title, "fedavg" in g.title) for g in grids] == [(True, False), (False, True)]
 
 
@@ -134,7 +140,7 @@ def test_the_kind_of_a_section_stands_for_all_of_it():
     in no table by topology."""
     networks = [{"kind": "ring"}, {"kind": "erdos-renyi", "p": 0.5}, None]
     runs = [falling("fedavg", 0, (1.0,), topology=network) for network in networks]
-    (grid,) = tabulate(runs, Pivot("topology.kind", "algorithm.name"), by="stationarity")
+    (grid,) = tabulate(Results(runs), Pivot("topology.kind", "algorithm.name"), by="stationarity")
     assert grid.rows == ("erdos-renyi", "none", "ring")
 
 
@@ -142,7 +148,7 @@ def test_a_topology_stands_beside_the_algorithm():
     """So that methods with and without a server are in one table."""
     parts = [("gossip", {"kind": "ring"}), ("gossip", {"kind": "star"}), ("fedavg", None)]
     runs = [falling(a, 0, (1.0,), topology=t, own={"local_steps": k}) for a, t in parts for k in (1, 5)]
-    (grid,) = tabulate(runs, BY_K, by="stationarity")
+    (grid,) = tabulate(Results(runs), BY_K, by="stationarity")
     assert grid.columns == ("fedavg", "gossip (ring)", "gossip (star)")
 
 
@@ -154,19 +160,19 @@ def test_one_row_tables_are_left_out_beside_larger_ones():
         )
         for h, k in ((0, 1), (0, 5), (1, 1), (1, 5), (2, 1))
     ]
-    grids = tabulate(runs, BY_K, by="stationarity")
+    grids = tabulate(Results(runs), BY_K, by="stationarity")
     assert [grid.title for grid in grids] == [
         "Stationarity: adult, q, problem.heterogeneity=0",
         "Stationarity: adult, q, problem.heterogeneity=1",
     ]
-    assert len(tabulate(runs[-1:], BY_K, by="stationarity")) == 1
+    assert len(tabulate(Results(runs[-1:]), BY_K, by="stationarity")) == 1
 
 
 def test_budgets_that_hardly_differ_have_columns_of_their_own():
     """Those equal to four digits were one column, which showed the better of them."""
     ways = [None, private(8.0), private(8.00001), private(2.5)]
     runs = [falling("fedavg", 0, (float(number),), privacy=way) for number, way in enumerate(ways)]
-    (grid,) = tabulate(runs, Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
+    (grid,) = tabulate(Results(runs), Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
     assert grid.columns == ("no privacy", "8.00001", "8", "2.5")
     assert grid.corner == "algorithm \\ ε"
 
@@ -175,7 +181,7 @@ def test_noise_that_no_budget_gives_is_not_called_no_privacy():
     noise = {name: value for name, value in private(2.0).items() if name != "epsilon"}
     ways = [{**noise, "noise_multiplier": 1.0}, private(2.0)]
     runs = [falling(name, 0, (1.0,), privacy=way) for name in ("fedavg", "ditto") for way in ways]
-    (grid,) = tabulate(runs, Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
+    (grid,) = tabulate(Results(runs), Pivot("algorithm.name", "privacy.epsilon"), by="stationarity")
     assert grid.columns == ("2",) and "2 cells of ditto, fedavg" in grid.note
 
 
@@ -185,14 +191,14 @@ def test_runs_without_a_budget_are_in_the_tables_of_every_way_to_protect():
     values = {"fedavg": 1.0, "ditto": 2.0}
     runs = [falling(name, 0, (values[name],), privacy=way) for name in values for way in ways]
     by_budget = Pivot("algorithm.name", "privacy.epsilon")
-    grids = tabulate(runs, by_budget, by="stationarity")
+    grids = tabulate(Results(runs), by_budget, by="stationarity")
     assert [grid.columns for grid in grids] == [("no privacy", "8", "2")] * 2
-    by_row = tabulate(runs, Pivot("privacy.epsilon", "algorithm.name"), by="stationarity")
+    by_row = tabulate(Results(runs), Pivot("privacy.epsilon", "algorithm.name"), by="stationarity")
     assert [grid.rows for grid in by_row] == [("no privacy", "8", "2")] * 2
     assert [grid.lines()[0] for grid in grids] == [("ditto", ["2", "2", "2"])] * 2
     skipped = undone(spec("fedbio"), "skipped", "not for this")
     assert all(grid.places["fedbio", "no privacy"].text == "skipped" for grid in tabulate(
-        [*runs, skipped], by_budget, by="stationarity"))  # fmt: skip
+        Results([*runs, skipped]), by_budget, by="stationarity"))  # fmt: skip
 
 
 def test_what_is_in_no_table_is_named():
@@ -201,19 +207,19 @@ def test_what_is_in_no_table_is_named():
         falling("fedprox", 0, (1.0,), own={"mu": mu, "local_steps": k}) for mu in (0.1, 1) for k in (1, 5)
     ]
     pivot = Pivot("algorithm.mu", "algorithm.local_steps")
-    (alone,) = tabulate(runs, pivot, by="stationarity")
+    (alone,) = tabulate(Results(runs), pivot, by="stationarity")
     assert "In no table" not in alone.note
     runs += [falling("fedavg", 0, (9.0,), own={"local_steps": k}) for k in (1, 5)]
-    (grid,) = tabulate(runs, pivot, by="stationarity")
+    (grid,) = tabulate(Results(runs), pivot, by="stationarity")
     assert grid.lines() == alone.lines()
     assert grid.note.endswith("In no table of these settings, or alone in one: 2 cells of fedavg.")
     runs.append(falling("fedprox", 0, (1.0,), problem={"kind": "q"}, own={"mu": 0.1, "local_steps": 1}))
-    (grid,) = tabulate(runs, pivot, by="stationarity")
+    (grid,) = tabulate(Results(runs), pivot, by="stationarity")
     assert grid.note.endswith("3 cells of fedavg, fedprox.")
 
 
 def test_pivots_are_latex_too():
-    text = grids_latex(tabulate(grid_of_four(), BY_K, by="stationarity"))
+    text = grids_latex(tabulate(Results(grid_of_four()), BY_K, by="stationarity"))
     lines = text.splitlines()
     assert lines[0].startswith("% Stationarity") and r"\begin{tabular}{lrr}" in lines
     assert r"local\_steps \textbackslash{} algorithm & ditto & fedavg \\" in lines
@@ -225,10 +231,10 @@ def test_costs_to_a_target_say_where_it_was_not_reached():
     runs = [falling("fedavg", 0, (3.0, last), own={"local_steps": k}) for k, last in ((1, 0.2), (5, 0.1))]
     runs.append(undone(spec("ditto", own={"local_steps": 5}), "failed", "diverged"))
     pivot = BY_K._replace(measure="oracle_calls_to_target")
-    (grid,) = tabulate(runs, pivot, by="stationarity", target=NEAR)
+    (grid,) = tabulate(Results(runs), pivot, by="stationarity", target=NEAR)
     assert grid.lines() == [("1", ["", "not reached"]), ("5", ["failed", "5 k"])]
     with pytest.raises(UserError, match="needs a target"):
-        tabulate(runs, pivot, by="stationarity")
+        tabulate(Results(runs), pivot, by="stationarity")
 
 
 @pytest.mark.parametrize(("measure", "tables"), [("rounds_to_target", 1), ("stationarity", 2)])
@@ -236,7 +242,7 @@ def test_runs_of_different_lengths_share_a_table_of_targets(measure, tables):
     """One reaches it at round 10 of 10, one at 20 of 20: how long a run went on does not matter for that."""
     runs = [falling("fedavg", 0, (3.0, 0.1), rounds=10, own={"local_steps": 1})]
     runs.append(falling("fedavg", 0, (3.0, 2.0, 0.1), rounds=20, eval_every=5, own={"local_steps": 5}))
-    grids = tabulate(runs, BY_K._replace(measure=measure), by="stationarity", target=NEAR)
+    grids = tabulate(Results(runs), BY_K._replace(measure=measure), by="stationarity", target=NEAR)
     assert len(grids) == tables
     assert tables == 2 or grids[0].lines() == [("1", ["10"]), ("5", ["20"])]
 
@@ -244,25 +250,25 @@ def test_runs_of_different_lengths_share_a_table_of_targets(measure, tables):
 def test_unknown_settings_of_a_pivot_name_the_nearest():
     runs = [falling("fedavg", 0, (1.0,))]
     with pytest.raises(UserError, match=r"'algorithm.local_step'.*'algorithm.local_steps'"):
-        tabulate(runs, BY_K._replace(rows="algorithm.local_step"), by="stationarity")
+        tabulate(Results(runs), BY_K._replace(rows="algorithm.local_step"), by="stationarity")
     with pytest.raises(UserError, match=r"'stationary'.*'stationarity'"):
-        tabulate(runs, BY_K._replace(measure="stationary"), by="accuracy")
+        tabulate(Results(runs), BY_K._replace(measure="stationary"), by="accuracy")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 def test_a_report_replaces_the_pivots_of_an_earlier_one(tmp_path):
     look = ReportSpec(by="stationarity", target=NEAR, pivots=(BY_K,))
-    written = write_report(grid_of_four(), tmp_path, look)
+    written = write_report(Results(grid_of_four()), tmp_path, look)
     text = written["pivot.md"].read_text()
     assert "| 1 | 8.5 ± 0.707 | 2.5 ± 0.707 |" in text and text == grids_markdown(
-        tabulate(grid_of_four(), BY_K, "stationarity")
+        tabulate(Results(grid_of_four()), BY_K, "stationarity")
     )
     with written["pivot.csv"].open(newline="") as file:
         values = {(r["row"], r["column"], r["seed"]): float(r["value"]) for r in csv.DictReader(file)}
     assert values["1", "fedavg", "1"] == 3.0 and len(values) == 6
     assert "2.5 ± 0.707" in written["index.html"].read_text()
-    assert "pivot.md" not in write_report(grid_of_four(), tmp_path)
+    assert "pivot.md" not in write_report(Results(grid_of_four()), tmp_path)
     assert not (tmp_path / "pivot.md").exists() and not (tmp_path / "pivot.csv").exists()
 
 
@@ -271,6 +277,6 @@ def test_the_spectral_gap_is_a_mean_over_seeds():
     runs = [falling("fedavg", seed, (1.0,)) for seed in (0, 1, 2)]
     for run, gap in zip(runs, (0.25, 0.75), strict=False):
         run.final["mixing"] = {"p": gap}
-    assert leaderboard(runs, by="stationarity").iloc[0]["spectral_gap"] == 0.5
-    alone = leaderboard(runs[2:], by="stationarity").iloc[0]["spectral_gap"]
+    assert leaderboard(Results(runs), by="stationarity").iloc[0]["spectral_gap"] == 0.5
+    alone = leaderboard(Results(runs[2:]), by="stationarity").iloc[0]["spectral_gap"]
     assert math.isnan(alone)

@@ -17,6 +17,7 @@ from harness.report.html.page import write_page
 from harness.report.tables.costs import costs
 from harness.report.tables.protection import compare_protection, label, labels
 from harness.report.tables.rated_rows import difference, estimate_text, value_of
+from harness.report.tables.rows import Board, board_of
 from harness.report.tables.summary import print_summary
 from harness.report.tables.text import possible, possible_change, quantity, signed, spread
 from harness.storage.store import RunRecord
@@ -71,13 +72,14 @@ def ladder(algorithm="fedavg"):
 def printed(records, width=80, **options):
     console = Console(file=io.StringIO(), width=width)
     given = {"by": "accuracy", "baseline": None} | options
-    frame = leaderboard(records, given["by"], given["baseline"])
-    print_summary(records, frame, given["by"], given["baseline"], console)
+    results = Results(records)
+    board = Board(leaderboard(results, given["by"], given["baseline"]), results.cells)
+    print_summary(results, board, given["by"], given["baseline"], console)
     return console.file.getvalue()
 
 
 def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed_by_seed():
-    (found,) = compare_protection(ladder())
+    (found,) = compare_protection(Results(ladder()))
     assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of message entries dropped"]
     assert label(found.plain) == "no privacy, nothing pruned"
     for cell, change in zip(found.protected, (-0.01, -0.1, -0.02), strict=True):
@@ -89,7 +91,7 @@ def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed
 def test_noise_of_each_client_is_told_from_shared_noise():
     record = run(0, 0.8, epsilon=8.0)
     record.spec["privacy"]["noise"] = "per_client"
-    (found,) = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), record])
+    (found,) = compare_protection(Results([run(0, 0.9), run(0, 0.7, epsilon=8.0), record]))
     assert sorted(label(cell) for cell in found.protected) == ["ε = 8", "ε = 8, noise per client"]
 
 
@@ -99,7 +101,7 @@ def test_ways_to_protect_are_told_apart():
     for record, more in ((banded, {"mechanism": "banded", "bands": 5}), (central, {"placement": "central"})):
         record.spec["privacy"] |= {name: more[name] for name in more if name != "bands"}
         record.rounds[0]["privacy"] = record.rounds[0]["privacy"] | more
-    (found,) = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), banded, central])
+    (found,) = compare_protection(Results([run(0, 0.9), run(0, 0.7, epsilon=8.0), banded, central]))
     told = ["ε = 8, banded noise", "ε = 8, central noise", "ε = 8, local noise"]
     assert sorted(labels(found.protected)) == told
     text = " ".join(printed([run(0, 0.9), run(0, 0.7, epsilon=8.0), banded]).split())
@@ -108,7 +110,7 @@ def test_ways_to_protect_are_told_apart():
 
 def test_factors_count_as_compression():
     (found,) = compare_protection(
-        [run(0, 0.9), run(0, 0.8, rank=2, codec="float16"), run(0, 0.7, epsilon=8, rank=1)]
+        Results([run(0, 0.9), run(0, 0.8, rank=2, codec="float16"), run(0, 0.7, epsilon=8, rank=1)])
     )
     assert [label(cell) for cell in found.protected] == [
         "layers as factors of rank 2, sent as float16",
@@ -118,8 +120,8 @@ def test_factors_count_as_compression():
 
 def test_the_baseline_is_compared_and_else_the_algorithm_with_most_protected_cells():
     others = [run(seed, 0.9, "ditto", **more) for seed in range(3) for more in ({}, {"alpha": 0.5})]
-    assert compare_protection([*ladder(), *others])[0].plain.spec["algorithm"]["name"] == "fedavg"
-    (found,) = compare_protection([*ladder(), *others], baseline="ditto")
+    assert compare_protection(Results([*ladder(), *others]))[0].plain.spec["algorithm"]["name"] == "fedavg"
+    (found,) = compare_protection(Results([*ladder(), *others]), baseline="ditto")
     assert found.plain.spec["algorithm"]["name"] == "ditto"
     assert [label(cell) for cell in found.protected] == ["50 % of hidden units pruned"]
 
@@ -129,25 +131,26 @@ def test_where_all_is_compressed_alike_privacy_is_compared_alone():
     pruned = [
         run(seed, value, epsilon=e, beta=0.9) for seed in range(2) for value, e in ((0.8, None), (0.7, 2))
     ]
-    (found,) = compare_protection(pruned)
+    (found,) = compare_protection(Results(pruned))
     assert found.shared == "90 % of message entries dropped" and found.texts == ["ε = 2"]
     text = " ".join(printed(pruned).split())
     assert "On adult, with 90 % of message entries dropped, ε = 2 costs 10.0 points of accuracy" in text
     assert (
         "2 seeds, 90 % of message entries dropped, settings as given. Settings tuned for each budget" in text
     )
-    assert costs(Results.of(pruned), "accuracy", None)[0].table.rows == ("no privacy", "ε = 2")
+    assert costs(Results(pruned), "accuracy", None)[0].table.rows == ("no privacy", "ε = 2")
     others = [
         run(seed, value, epsilon=e, beta=0.5) for seed in range(2) for value, e in ((0.8, None), (0.6, 8))
     ]
-    (found,) = compare_protection([*pruned, *others])  # one compression, not two that differ
+    (found,) = compare_protection(Results([*pruned, *others]))  # one compression, not two that differ
     assert label(found.plain) in label(found.protected[0]) and len(found.protected) == 1
-    assert compare_protection([*pruned, *ladder("ditto")])[0].shared == ""  # rather what has no compression
+    (found,) = compare_protection(Results([*pruned, *ladder("ditto")]))  # rather what has no compression
+    assert found.shared == ""
 
 
 def test_without_an_unprotected_or_a_protected_cell_there_is_nothing_to_compare():
-    assert compare_protection([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)]) == []
-    assert compare_protection([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)]) == []
+    assert compare_protection(Results([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)])) == []
+    assert compare_protection(Results([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)])) == []
     assert "fedavg" in printed([run(0, 0.8)])  # the table then
 
 
@@ -283,9 +286,9 @@ def test_rows_whose_settings_were_chosen_by_hand_are_compared():
 
     records = [run(seed, 0.8) for seed in range(3)]
     records += [other(run(seed, 0.7, epsilon=2), 0.5) for seed in range(3)]
-    assert compare_protection(records) == []
+    assert compare_protection(Results(records)) == []
     chosen = [replace(record, chosen=("algorithm.lr",)) for record in records]
-    (found,) = compare_protection(chosen)
+    (found,) = compare_protection(Results(chosen))
     assert [label(cell) for cell in found.protected] == ["ε = 2"]
     assert "settings chosen for each row" in " ".join(printed(chosen).split())
 
@@ -363,13 +366,15 @@ def test_one_client_s_noise_for_all_is_said_once_by_its_name(tmp_path):
     text = " ".join(printed(runs).split())
     assert text.count("Switzerland sets the noise of all clients, as its records are drawn most often") == 1
     assert "ε is that of Switzerland, the largest" in text and "client 2" not in text
-    write_page(runs, leaderboard(runs), (), tmp_path / "page.html")
+    results = Results(runs)
+    write_page(results, board_of(results), (), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "0.4 (Switzerland has most)" in page and "<dd>Switzerland</dd>" in page and "client 2" not in page
 
 
 def test_the_page_begins_with_what_protection_costs(tmp_path):
-    write_page(ladder(), leaderboard(ladder()), (), tmp_path / "page.html")
+    results = Results(ladder())
+    write_page(results, board_of(results), (), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     order = ("<h2>What privacy and compression cost on adult", "ε = 8 costs 1.0 points", "<h2>Leaderboard")
     places = [page.index(text) for text in order]
@@ -421,7 +426,7 @@ def test_printed_intervals_stay_within_what_is_possible():
         for budget, values in ((None, (0.99, 0.97)), (8, (0.59, 0.17)))
         for seed, value in enumerate(values)
     ]
-    frame = leaderboard(runs, baseline="fedavg")
+    frame = leaderboard(Results(runs), baseline="fedavg")
     evidence = Evidence.of_table(frame)
     (best,) = (row for row in evidence.rows if row["epsilon_total"] is None)
     estimate = evidence.estimate(best)

@@ -8,8 +8,11 @@ import pytest
 from harness.config.run import read_spec
 from harness.executors.local import run_together
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
+from harness.report.tables.rows import Board
 from harness.report.tables.together import together
-from harness.report.tables.write import print_table, write_markdown
+from harness.report.tables.write import markdown_text, print_table
+from harness.storage.files import output_text
 from harness.storage.store import Store
 from privacy.event import Event
 from privacy.joint import Released, joint_epsilon
@@ -25,7 +28,7 @@ def table(data, root, *privacies, seeds=2, **fields):
         for seed in range(seeds)
     ]
     assert {outcome.status for outcome in run_together(specs, root)} == {"done"}
-    return leaderboard(Store(root).some_records(None))
+    return leaderboard(Results(Store(root).some_records(None)))
 
 
 def joint(count, *events, streams=None):
@@ -93,8 +96,8 @@ def test_one_run_says_it_in_its_row_and_tables_without_privacy_say_nothing(data,
 def test_terminal_and_markdown_have_the_line(data, tmp_path, capsys):
     frame = table(data, tmp_path / "runs", noisy(2.0))
     (line,) = together(frame)
-    write_markdown(frame, tmp_path / "table.md")
-    print_table(frame)
+    output_text(tmp_path / "table.md", markdown_text(Board(frame)))
+    print_table(Board(frame))
     assert "2 private runs of these rows together" in (tmp_path / "table.md").read_text()
     assert line.split(" at ")[0].rpartition(": ")[2] in " ".join(capsys.readouterr().out.split())
 
@@ -116,11 +119,11 @@ def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, draws):
     run_together([spec], tmp_path)
     (record,) = frame_of.some_records(None)
     record.search.update({"tune": {"seeds": [9], "metric": "accuracy"}, "trials": [{}], "epsilon": 3.0})
-    (row,) = leaderboard([record]).to_dict("records")
+    (row,) = leaderboard(Results([record])).to_dict("records")
     assert (row["epsilon_with_search"] == 3.0) == (draws == "own")
     assert ("the search's runs share draws" in row["tuned"]) == (draws != "own")
     record.versions.pop("draws", None)
-    (row,) = leaderboard([record]).to_dict("records")
+    (row,) = leaderboard(Results([record])).to_dict("records")
     assert row["epsilon_with_search"] != 3.0
 
 
@@ -132,7 +135,7 @@ def test_records_of_other_partitions_of_a_seed_are_not_drawn_independently(data,
         for each in (True, False)
     ]
     assert {outcome.status for outcome in run_together(specs, tmp_path)} == {"done"}
-    (line,) = together(leaderboard(Store(tmp_path).some_records(None)))
+    (line,) = together(leaderboard(Results(Store(tmp_path).some_records(None))))
     assert "ε is not given: runs that share draws use them in different ways" in line
 
 
