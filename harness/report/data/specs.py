@@ -15,9 +15,8 @@ LONGEST_SCHEDULE = 48  # the same for schedules of ratios
 
 #: Fields of every partition; fields of its kind are printed with its name.
 PARTITION_FIELDS = (
-    *("kind", "clients", "test", "stratify", "limit"),
-    *("standardize", "selection", "selection_seed"),
-)
+    "kind", "clients", "test", "stratify", "limit", "standardize", "selection", "selection_seed",
+)  # fmt: skip
 
 
 def digest(value: object) -> str:
