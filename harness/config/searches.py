@@ -11,7 +11,7 @@ from typing import Any
 from harness.config.fields import SECTIONS
 from harness.config.run import RunSpec, read_spec
 from harness.config.sweep import Combination, assign
-from harness.config.tune import MOST_STEPS, HalvingTune, TuneSpec, is_tunable
+from harness.config.tune import MOST_STEPS, HalvingTune, SurfaceTune, TuneSpec, is_tunable
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.errors import Incompatible, UserError, unknown
@@ -226,7 +226,13 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
         name = dump["algorithm"]["name"]
         fixed = ALGORITHMS[name].meta.steps is not None
         paths = [path for path in tune.settings if _has(dump, path) and tune.takes(path, name)]
-        found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS))))
+        paths = [path for path in paths if not (fixed and path in LENGTHS)]
+        in_epochs = dump["algorithm"]["local_steps"] is None and LENGTHS[0] not in paths
+        if isinstance(tune, SurfaceTune) and tune.most_steps and in_epochs:
+            raise UserError(
+                f"tune.most_steps: runs of {name} take epochs; set algorithm.local_steps, or search it"
+            )
+        found.append(Search(own, tuple(paths)))
     return found
 
 

@@ -15,6 +15,7 @@
       repeats: [1, 4, 16]                    # seeds of all settings, of the best third, of the finalists
       halving: 3                             # a third
       finalists: 4                           # of every budget
+      most_steps: 1500                       # local steps of a client in a run that is tried, at most
       seed: 0                                # another one makes an independent search
       standard_error: 0.005                  # report further seeds where that of a mean is larger,
       most_seeds: 50                         # up to so many
@@ -163,6 +164,7 @@ class SurfaceTune(TuneSpec):
     budget: Count = 64
     repeats: Annotated[tuple[Count, Count, Count], BeforeValidator(_three)] = (1, 4, 16)
     finalists: Count = 4
+    most_steps: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     standard_error: Annotated[float, Field(gt=0)] | None = None
     most_seeds: Count = 50

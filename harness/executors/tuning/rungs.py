@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from harness.config.ranges import Range
-from harness.config.searches import Family, Finalist, Trial
+from harness.config.searches import LENGTHS, Family, Finalist, Trial
 from harness.config.tune import ADDED, STEPS, WIDENINGS, SurfaceTune
 from harness.core import rng
 from harness.core.errors import UserError
+from harness.core.units import counted
 from harness.executors.tuning.attempt import Attempt, Carry
 from harness.executors.tuning.surface import Surface
 from harness.metrics import better_is_higher
@@ -31,6 +32,7 @@ from harness.metrics import better_is_higher
 END = 0.1  # of a range: a setting in its first or last tenth lies at an end
 POOL = 1000  # points of a Sobol sequence, from which the surface proposes settings
 RESAMPLED = 200  # searches, for what else could have been chosen
+DOUBLINGS = 8  # of a Sobol sequence, in search of settings that are short enough
 RARE = 0.02  # share of resampled searches below which a setting is no finalist
 
 Interval = tuple[float, float]
@@ -75,6 +77,11 @@ class Climb:
         self.ranges = {path: self.tune.settings[path] for path in first.paths}
         self.seeds = self.tune.seeds_of(first.algorithm)
         self._try(self._points({path: (0.0, 1.0) for path in self.ranges}, self.tune.budget))
+        if not self.trials:
+            raise UserError(
+                f"tune.most_steps: no run in these ranges of {first.algorithm} has at most "
+                f"{counted(self.tune.most_steps or 0, 'local step')}"
+            )
 
     @property
     def trials(self) -> list[Trial]:
@@ -195,13 +202,17 @@ class Climb:
             self.tune.seed, "tune", "points", self.family.searches[0].algorithm, len(self.trials)
         )
         low, high = np.array(list(within.values())).T
-        shares = (
-            low + (high - low) * qmc.Sobol(len(within), rng=draws).random_base2(number.bit_length())[:number]
-        )
-        return [
-            {path: self.ranges[path].at(float(share)) for path, share in zip(within, point, strict=True)}
-            for point in shares
-        ]
+        sequence, size = qmc.Sobol(len(within), rng=draws), number.bit_length()
+        points: list[dict[str, Any]] = []
+        for more in (0, *range(DOUBLINGS)):
+            for point in low + (high - low) * sequence.random_base2(size + more):
+                shares = zip(within, point, strict=True)
+                settings = {path: self.ranges[path].at(float(share)) for path, share in shares}
+                if self._is_short(settings):
+                    points.append(settings)
+            if len(points) >= number:
+                break
+        return points[:number]
 
     def _attempts(self, number: int, seeds: Sequence[int]) -> Iterator[Attempt]:
         """Yield the runs of a setting with seeds that it has not been tried with, at all budgets."""
@@ -262,6 +273,14 @@ class Climb:
         """Return where a setting lies in the ranges that the section names."""
         values = ((self.tune.settings[path], value) for path, value in trial.settings.items())
         return [place for over, value in values for place in over.coordinates(value)]
+
+    def _is_short(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether clients take no more local steps in a run than the search allows."""
+        if self.tune.most_steps is None:
+            return True
+        run = self.family.searches[0].run
+        steps = settings.get(LENGTHS[0], run.algorithm["local_steps"])
+        return bool(settings.get("rounds", run.rounds) * steps <= self.tune.most_steps)
 
     def _allows(self, settings: Mapping[str, Any]) -> bool:
         """Whether a run may have some settings."""

@@ -8,6 +8,7 @@ import pytest
 
 from harness.config.searches import families, searches
 from harness.config.suite import make_suite
+from harness.core.errors import UserError
 from harness.executors.tuning.rungs import climb
 from harness.executors.tuning.surface import Surface
 
@@ -208,3 +209,37 @@ def test_lower_is_better_where_the_measure_says_so():
     found, _ = searched(lambda settings, budget: -truth(settings, budget), metric="loss")
     figures = [truth(chosen(search), budget) for search, budget in zip(found.searches, BUDGETS, strict=True)]
     assert min(figures) > 0.65, figures
+
+
+STEPS = {"settings": RANGES | {"algorithm.local_steps": {"choice": [1, 5]}}}
+
+
+def test_no_run_is_longer_than_the_search_allows():
+    """As many settings are tried, and the same ones where none is too long."""
+
+    def tried(found):
+        return [trial.settings for trial in found.searches[0].trials]
+
+    def steps(settings):
+        return settings["rounds"] * settings["algorithm.local_steps"]
+
+    free, _ = searched(**STEPS)
+    bounded, _ = searched(**STEPS, most_steps=50)
+    assert max(map(steps, tried(free))) > 50 >= max(map(steps, tried(bounded)))
+    short = [settings for settings in tried(free)[:64] if steps(settings) <= 50]
+    assert tried(bounded)[: len(short)] == short and len(short) < 64, "further points follow"
+    assert len(tried(bounded)) >= 64
+    same, _ = searched(**STEPS, most_steps=500)
+    assert tried(same) == tried(free)
+
+
+def test_a_search_without_a_run_that_is_short_enough_is_refused():
+    with pytest.raises(UserError, match="no run in these ranges of fedavg has at most 1 local step"):
+        searched(**STEPS, most_steps=1)
+
+
+def test_epochs_are_not_counted_as_steps():
+    with pytest.raises(
+        UserError, match=r"runs of fedavg take epochs; set algorithm\.local_steps, or search it"
+    ):
+        searched(most_steps=100)
