@@ -12,6 +12,7 @@ from datasets.federation import Batch
 from harness.core.clients.batches import Batches, BatchPlan, unchanged
 from harness.core.clients.clients import Clients
 from harness.core.clients.local_batch import LocalBatch
+from harness.core.clients.private_batches import Records
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
@@ -40,6 +41,8 @@ class Silenced(Clients):
         self.cost = Cost(tuple(clients.ids.shape[:-1]))
         self.ledger = Ledger(clients.federation.clients)
         self.errors = {}
+        if self._records is not None and self._privacy is not None:
+            self._records = Records(self._privacy, self.problem, self.ledger)
         if average:
             self.ids = torch.zeros_like(clients.ids[..., :1])
             self.participation_mask = torch.ones_like(self.ids)

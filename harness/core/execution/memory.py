@@ -84,8 +84,8 @@ def _of_groups(membership: Path, root: Path) -> Iterator[Room]:
 
 def _values(path: Path) -> dict[str, int]:
     """Return the numbers of a file with a name and a number a line."""
-    words = [line.replace(":", " ").split() for line in _lines(path)]
-    return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}
+    lines = [line.replace(":", " ").split() for line in _lines(path)]
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdigit()}
 
 
 def _lines(path: Path) -> list[str]:

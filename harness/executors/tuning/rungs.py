@@ -204,7 +204,7 @@ class Climb:
         low, high = np.array(list(within.values())).T
         sequence, size = qmc.Sobol(len(within), rng=draws), number.bit_length()
         points: list[dict[str, Any]] = []
-        for more in (0, *range(DOUBLINGS)):
+        for more in (0, *range(DOUBLINGS)):  # the sequence goes on by as many points as it has
             for point in low + (high - low) * sequence.random_base2(size + more):
                 shares = zip(within, point, strict=True)
                 settings = {path: self.ranges[path].at(float(share)) for path, share in shares}

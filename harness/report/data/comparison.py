@@ -125,8 +125,8 @@ def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: 
 def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float]:
     """Return the bytes of each cell, both ways, as a share of the baseline's on the same data and partition.
 
-    NaN where one of the two is not known.
-    The baseline's run is the one without privacy and compression; of several models and settings the best.
+    The baseline's run is the one without privacy and compression; of several models and settings the best. NaN
+    where one of the two is not known.
     """
     frame = pd.DataFrame(
         {

@@ -86,8 +86,7 @@ def by_client(results: Results, board: Board) -> ClientTable:
     plain = {
         cell.shared_key(PROTECTION): cell for cell in results.cells if cell.done and not cell.is_protected
     }
-    by = str(board.rows[0]["ranked_by"]) if board.rows else ""
-    measure = by if by in GAINS else "accuracy"
+    measure = board.by if board.by in GAINS else "accuracy"
     methods: dict[tuple[Any, ...], list[ClientRow]] = {}
     tasks: dict[str, list[tuple[Any, ...]]] = {}
     for row in board.rows:

@@ -22,7 +22,6 @@ NAMES = {
     "inversion_psnr": "Inversion PSNR",
 }  # fmt: skip
 
-
 #: What the pruning ratios do.
 PRUNED = {"alpha": "of hidden units pruned", "beta": "of message entries dropped"}
 

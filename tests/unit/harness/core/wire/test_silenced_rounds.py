@@ -198,7 +198,8 @@ def test_silenced_clients_have_all_that_the_cohort_has(average, members):
     clients.later = object()
     silenced = vars(Silenced(clients, average=average))
     replaced = {name for name, value in vars(clients).items() if silenced[name] is not value}
-    assert replaced == {"cost", "ledger", "errors"} | members
+    assert replaced == {"cost", "ledger", "errors", "_records"} | members
+    assert silenced["_records"]._ledger is silenced["ledger"], "what it would book is not the cohort's"
 
 
 def test_a_silenced_channel_has_all_that_an_algorithm_calls():
