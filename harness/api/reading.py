@@ -59,7 +59,8 @@ def leaderboard(
     suite : str, optional
         Only this suite's runs, with the report settings of its file as defaults.
     by : str, optional
-        Measure to rank by: a metric, bytes, flops, seconds or epsilon. Default: accuracy.
+        Measure to rank by: a metric, bytes, flops, seconds or epsilon. Default: that of the suite or its search,
+        else accuracy; AUROC where always predicting one class has an accuracy above 0.8.
     baseline : str, optional
         Algorithm to compare with, paired by seed.
     target : Mapping, optional
@@ -94,7 +95,7 @@ def recommend(
     suite : str, optional
         Only this suite's rows.
     by : str, optional
-        Measure that ranks. Default: the suite's, or accuracy.
+        Measure that ranks. Default: as of `leaderboard`.
     clients, samples, skew : float, optional
         Of data that nothing was run on: number of clients, mean number of samples of a client, and skew of labels,
         see `harness.report.data.references.Shape`. The nearest references then answer.

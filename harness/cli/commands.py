@@ -223,7 +223,10 @@ def _recommend(to: Parser) -> None:
         help="results folder, or a leaderboard in CSV (default: the references that come with the harness)",
     )
     to.add_argument("--suite", help="only this suite's rows, with the report settings of its file")
-    to.add_argument("--by", help="measure that ranks (default: the suite's, or accuracy)")
+    to.add_argument(
+        "--by",
+        help="measure that ranks (default: the suite's, or accuracy; AUROC where one class is very frequent)",
+    )
     bound_options(to)
     shape_options(to)
     to.add_argument(

@@ -95,7 +95,10 @@ def ranking_options(to: argparse.ArgumentParser, *, optional: bool = False) -> N
     to.add_argument(
         "--by",
         metavar="MEASURE",
-        help="rank by a metric, bytes, flops, seconds or epsilon (default: the suite's, or accuracy)",
+        help=(
+            "rank by a metric, bytes, flops, seconds or epsilon (default: the suite's, or accuracy; AUROC where "
+            "one class is very frequent)"
+        ),
     )
     to.add_argument(
         "--baseline", metavar="NAME", help="algorithm to compare with, paired by seed (default: the suite's)"

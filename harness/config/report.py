@@ -27,6 +27,7 @@ FIELDS = {
     **{"pivot": "pivots", "select": "choice"},
 }
 AGAINST = ("round", "bytes")
+AUTOMATIC = "automatic"  # the measure that ranks follows from the results
 #: Measures other than the metrics of `harness.metrics`; less is better for all of them.
 COSTS = (
     *("bytes", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds", "epsilon"),
@@ -249,7 +250,7 @@ class ReportSpec:
     Attributes
     ----------
     by : str
-        Measure that ranks.
+        Measure that ranks; `AUTOMATIC` until the results are there (`harness.report.data.results.Results.ranked`).
     baseline : str or None
         Algorithm that others are compared with.
     target : Target or None
@@ -282,7 +283,7 @@ class ReportSpec:
         If a measure is unknown.
     """
 
-    by: str = "accuracy"
+    by: str = AUTOMATIC
     baseline: str | None = None
     target: Annotated[Target | None, BeforeValidator(read_target)] = None
     pivots: Pivots = ()
@@ -297,7 +298,8 @@ class ReportSpec:
     style: str | None = None
 
     def __post_init__(self) -> None:
-        check_measure("measure to rank by", self.by)
+        if self.by != AUTOMATIC:
+            check_measure("measure to rank by", self.by)
         if self.target is not None:
             check_measure("measure to reach", self.target.measure)
         for measure in (*self.overview, *(measure for measure, _ in self.curves)):

@@ -14,7 +14,7 @@
       paper: {base: {rounds: 500}}
     tune: {...}                        # settings chosen before the runs, see `harness.config.tune`
     report:
-      by: accuracy                     # measure that ranks
+      by: accuracy                     # measure that ranks; the default depends on the results
       baseline: fedavg                 # algorithm to compare with
       target: {accuracy: 0.8}          # report rounds, bytes and oracle calls to this value
       pivot: [algorithm.local_steps, algorithm.lr]   # a table by two settings, and by a measure if named third

@@ -344,15 +344,25 @@ def _held(setup: Setup) -> dict[str, Any]:
 def _tested(setup: Setup) -> dict[str, Any]:
     """Return the number of test samples, what tells them from others, and which of two classes is the positive one.
 
-    Strict privacy tells no digest: it depends on which samples are of one user.
+    With them the accuracy of always predicting their most frequent class. Strict privacy tells neither that nor a
+    digest, which depends on which samples are of one user.
     """
     federation, strict = setup.federation, setup.privacy is not None and setup.privacy.spec.strict
     if setup.spec.data is None or "test" not in federation.splits:
         return {}
     index = federation.splits["test"][:1] if setup.problem.kind == "vertical" else federation.splits["test"]
+    samples = index[index >= 0]
     digest = {} if strict or not federation.tested else {"digest": federation.tested}
     positive = {"positive": federation.classes[1]} if len(federation.classes) == 2 else {}
-    return {"tested": {"samples": int((index >= 0).sum()), **digest, **positive}}
+    constant = {} if strict or not federation.classes else _constant(federation.pool.y[samples])
+    return {"tested": {"samples": samples.numel(), **digest, **positive, **constant}}
+
+
+def _constant(labels: Tensor) -> dict[str, float]:
+    """Return the accuracy of always predicting the most frequent of some labels; nothing without labels."""
+    if not labels.numel():
+        return {}
+    return {"constant": float(labels.flatten().bincount().max()) / labels.numel()}
 
 
 def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool) -> dict[str, Any]:

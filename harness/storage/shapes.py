@@ -27,6 +27,7 @@ from harness.storage.files import Damaged, is_name, json_value
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0, le=1 << 62)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(max_length=4096)]
 Epsilon = Number | Literal["inf"] | None
 
@@ -155,11 +156,12 @@ class Meta(Shape):
 
 
 class Tested(Shape):
-    """The samples that a run is tested on, and the positive class of two."""
+    """The samples that a run is tested on, the positive class of two, and the accuracy of predicting one class."""
 
     samples: Whole | None = None
     digest: Name | None = None
     positive: Name | None = None
+    constant: Share | None = None
 
 
 class Started(Shape):

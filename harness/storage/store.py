@@ -84,8 +84,9 @@ class RunRecord:
     held : dict
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
     tested : dict
-        ``samples``, the number of test samples, ``digest``, of which they are, and ``positive``, the positive one
-        of two classes; each absent if not recorded.
+        ``samples``, the number of test samples, ``digest``, of which they are, ``positive``, the positive one of
+        two classes, and ``constant``, the accuracy of always predicting the most frequent class; each absent if
+        not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.recorded.versions`); empty if not recorded.
     code : str

@@ -46,7 +46,7 @@ MEANS = (*COUNTED, "seconds")
 ALWAYS = ("accuracy", "worst_client", "eqopp", "auroc")  # metrics that have columns in every leaderboard
 #: Values of every leaderboard that follow from the runs of a row, and from nothing else in the table.
 OF_RUNS = (
-    *("done", "failed", *PRIVACY, *COUNTED, "accuracy_ci95", "spectral_gap"),
+    *("done", "failed", *PRIVACY, *COUNTED, "accuracy_ci95", "accuracy_constant", "spectral_gap"),
     *(f"{metric}_{part}" for metric in ALWAYS for part in ("mean", "std")),
 )
 #: Fields of `SystemCosts` and their columns.
@@ -163,6 +163,7 @@ def _values(cells: Sequence[Cell], metrics: Sequence[str], diagnostics: Sequence
         columns[f"{name}_mean"] = over_seeds(name, _mean)
         columns[f"{name}_std"] = over_seeds(name, lambda own: stdev(own) if len(own) > 1 else None)
     columns["accuracy_ci95"] = over_seeds("accuracy", half_width)
+    columns["accuracy_constant"] = [_mean(cell.constant_accuracies) for cell in cells]
     mixing = ([run.record.final.get("mixing", {}).get("p") for run in cell.done] for cell in cells)
     columns["spectral_gap"] = [_mean(p for p in own if p is not None) for own in mixing]
     return _of_cells(cells, columns)

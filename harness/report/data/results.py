@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.config.recorded import completed
-from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
+from harness.config.report import AUTOMATIC, COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import GAPS, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import (
@@ -33,6 +33,7 @@ from harness.storage.store import RunRecord
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+LOPSIDED = 0.8  # accuracy of always predicting one class, above which AUROC ranks
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
 SHOWN = frozenset((
@@ -101,9 +102,24 @@ class Results:
         return sorted({name for r in self.records for line in r.rounds[-1:] for name in line["metrics"]})
 
     def ranked(self, spec: ReportSpec) -> ReportSpec:
-        """Rank by mean absolute error where the measure is left to the default and only numbers are predicted."""
-        numbers = spec.by == ReportSpec.by and "mae" in self.metrics and spec.by not in self.metrics
-        return replace(spec, by="mae") if numbers else spec
+        """Return the settings of a report with the measure that ranks, if they leave it to the results.
+
+        It is the measure by which all searches chose, where settings were searched for; mean absolute error where
+        only numbers are predicted; AUROC where always predicting one class has an accuracy above `LOPSIDED`; else
+        accuracy.
+        """
+        return replace(spec, by=self._measure) if spec.by == AUTOMATIC else spec
+
+    @cached_property
+    def _measure(self) -> str:
+        chosen_by = {str(record.search["tune"]["metric"]) for record in self.records if record.search}
+        if len(chosen_by) == 1:
+            return chosen_by.pop()
+        classified = [cell for cell in self.cells if cell.values("accuracy")]
+        if not classified and "mae" in self.metrics:
+            return "mae"
+        lopsided = any(max(cell.constant_accuracies, default=0.0) > LOPSIDED for cell in classified)
+        return "auroc" if lopsided and all(cell.values("auroc") for cell in classified) else "accuracy"
 
     @cached_property
     def diagnostics(self) -> list[str]:
@@ -268,6 +284,11 @@ class Cell:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
         last = self.runs[0].results.last(measure)
         return {seed: value for seed, number in self._numbers.items() if (value := last[number]) is not None}
+
+    @property
+    def constant_accuracies(self) -> list[float]:
+        """Accuracies of always predicting the most frequent class, of the finished runs that recorded it."""
+        return [run.record.tested["constant"] for run in self.done if "constant" in run.record.tested]
 
     def mean(self, measure: str) -> float:
         """Return the mean of `values` over seeds, of which there must be some."""

@@ -146,6 +146,7 @@ def _write_grids(tables: Mapping[str, Sequence[Grid]], folder: Path) -> dict[str
 
 def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
     """Return the tables beside the leaderboard by the names of their files."""
+    spec = results.ranked(spec)
     return {
         "tuned": list(tuning_tables(results)),
         "chosen": [] if spec.choice is None else list(chosen_tables(results, spec.choice, spec.baseline)),

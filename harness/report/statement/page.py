@@ -68,6 +68,7 @@ def subjects(results: Results, spec: ReportSpec) -> Iterator[Subject]:
     private and nothing else are preferred, the largest budgets first. Sentences and tables are about AUROC where
     all cells have it, whatever ranks the report: a share of right answers says little where cases are rare.
     """
+    spec = results.ranked(spec)
     frame = board_of(results, spec).frame
     resolutions = {by: Resolution(results.cells, by) for by in dict.fromkeys((spec.by, AUROC))}
     for comparison in compare_protection(results, spec.by, spec.baseline):

@@ -102,6 +102,7 @@ class Board:
 
 def board_of(results: Results, spec: ReportSpec = USUAL) -> Board:
     """Return the leaderboard of results for readers, made once."""
+    spec = results.ranked(spec)
     key = (spec.by, spec.baseline, spec.target, spec.system)
     if key not in results.boards:
         results.boards[key] = Board(leaderboard(results, *key), results.cells)

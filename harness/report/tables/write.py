@@ -17,6 +17,7 @@ from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.evidence import Row
 from harness.report.data.export import write_frame
+from harness.report.data.results import LOPSIDED
 from harness.report.data.statistics import FEWEST
 from harness.report.data.tested import APART
 from harness.report.tables.columns import NO_DIFFERENCE, ShownColumn, narrow_columns, results_first
@@ -57,12 +58,20 @@ def summary(frame: pd.DataFrame) -> str:
         _common_settings(frame),
         f"{counted(counts, 'seed')} per row; {spread}.",
         f"Ranked by {frame['ranked_by'].iloc[0]} within each task.",
+        *_constant(frame),
         *_comparisons(frame),
     ]
     sources = sorted(
         {source for row_sources in frame["data_source"].dropna() for source in row_sources.split("; ")}
     )
     return " ".join([*text, *([f"Data: {'; '.join(sources)}."] if sources else [])])
+
+
+def _constant(frame: pd.DataFrame) -> list[str]:
+    """Return the accuracy of always predicting one class, for data where it is large."""
+    largest = frame.groupby("dataset", sort=True)["accuracy_constant"].max()
+    texts = [f"{accuracy:.3f} on {dataset}" for dataset, accuracy in largest.items() if accuracy > LOPSIDED]
+    return [f"Always predicting the most frequent class has an accuracy of {', '.join(texts)}."] * bool(texts)
 
 
 def _common_settings(frame: pd.DataFrame) -> str:

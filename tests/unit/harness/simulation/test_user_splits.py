@@ -142,7 +142,7 @@ def test_an_epsilon_of_a_record_or_a_client_is_said_to_be_none_of_a_user(visits,
 
 
 def test_a_run_records_its_test_samples_and_the_positive_class(visits, tmp_path):
-    """Strict privacy tells their number, not which they are."""
+    """Strict privacy tells their number, neither which they are nor their labels."""
     strict = {"placement": "local", "epsilon": 8.0, "clip": 1.0, "strict": True}
     store, found = Store(tmp_path).open(), []
     for privacy in (None, strict):
@@ -153,3 +153,4 @@ def test_a_run_records_its_test_samples_and_the_positive_class(visits, tmp_path)
     assert found[0]["positive"] == found[1]["positive"] == "1"
     assert found[0]["samples"] == found[1]["samples"] == 4 * 30 * 3
     assert len(found[0]["digest"]) == 64 and "digest" not in found[1]
+    assert 0.5 <= found[0]["constant"] <= 1 and "constant" not in found[1]

@@ -2,17 +2,19 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.config.report import ReportSpec
 from harness.report.data.columns import LEADERBOARD
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.tables.rows import Board, board_of
-from harness.report.tables.write import markdown_text
+from harness.report.tables.write import markdown_text, summary
 from harness.storage.files import output_text
 from tests.support.records import (
     diagnosed,
@@ -408,3 +410,30 @@ def test_the_pareto_front_is_that_of_the_measure_that_ranks():
     large = [done(spec("scaffold", seed), evaluation(1, 200, accuracy=0.8, auroc=0.7)) for seed in range(2)]
     assert leaderboard(Results([*small, *large]), "auroc")["pareto"].tolist() == [True, True]
     assert leaderboard(Results([*small, *large]))["pareto"].tolist() == [True, False]
+
+
+def test_what_ranks_by_itself_follows_from_the_results():
+    """Always predicting one class has an accuracy of 0.945 of the second data set, where accuracy says little."""
+    balanced = with_constant(done(spec("fedavg"), accuracy=0.8, auroc=0.9), 0.6)
+    lopsided = with_constant(done(spec("fedavg"), accuracy=0.945, auroc=0.7), 0.945)
+    assert Results([balanced]).ranked(ReportSpec()).by == "accuracy"
+    assert Results([lopsided]).ranked(ReportSpec()).by == "auroc"
+    assert Results([lopsided]).ranked(ReportSpec(by="accuracy")).by == "accuracy"
+    assert Results([lopsided, done(spec("ditto"), accuracy=0.9)]).ranked(ReportSpec()).by == "accuracy"
+    assert Results([done(spec("fedavg"), mae=3.0)]).ranked(ReportSpec()).by == "mae"
+    searched = replace(balanced, search={"tune": {"metric": "auroc"}})
+    assert Results([searched]).ranked(ReportSpec()).by == "auroc"
+
+
+def test_tables_say_how_accurate_one_class_for_all_is():
+    frame = leaderboard(Results([with_constant(done(spec("fedavg"), accuracy=0.945, auroc=0.7), 0.945)]))
+    assert frame["accuracy_constant"].tolist() == [0.945]
+    sentence = "Always predicting the most frequent class has an accuracy of 0.945"
+    assert sentence in summary(frame)
+    assert sentence not in summary(
+        leaderboard(Results([with_constant(done(spec("fedavg"), accuracy=0.9), 0.6)]))
+    )
+
+
+def with_constant(record, constant):
+    return replace(record, tested={"samples": 100, "constant": constant})
