@@ -146,6 +146,12 @@ class Federation:
         """Return the number of samples of every client, ``(..., C)``; do not modify it in place."""
         return self._counts[split]
 
+    def constant_accuracy(self, split: str) -> float | None:
+        """Return the accuracy of always predicting the most frequent class of a split; None without classes."""
+        index = self.splits[split]
+        labels = self.pool.y[index[index >= 0]].flatten()
+        return float(labels.bincount().max()) / len(labels) if self.classes and len(labels) else None
+
     def sizes(self, split: str = "train") -> Tensor:
         """Return the different numbers of samples that clients have, ascending."""
         sizes: Tensor = self._counts[split].unique()

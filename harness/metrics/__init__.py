@@ -17,6 +17,7 @@ from harness.metrics.predictions import Predictions, read_predictions, write_pre
 from harness.metrics.registry import (
     ATTACKED,
     GAPS,
+    LOPSIDED,
     METRICS,
     PREFIXES,
     RECALLED,
@@ -34,6 +35,7 @@ from harness.metrics.registry import (
 __all__ = [
     "ATTACKED",
     "GAPS",
+    "LOPSIDED",
     "METRICS",
     "PREFIXES",
     "RECALLED",

@@ -86,6 +86,7 @@ PREFIXES = {
 
 #: Gaps between groups in what is predicted, which are 0 of a model that predicts one class for all.
 GAPS = ("eqopp", "eqodds", "dp_gap")
+LOPSIDED = 0.8  # accuracy of always predicting one class, above which accuracy hardly tells models apart
 
 
 def described(measure: str) -> Metric | None:

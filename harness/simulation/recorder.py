@@ -351,18 +351,11 @@ def _tested(setup: Setup) -> dict[str, Any]:
     if setup.spec.data is None or "test" not in federation.splits:
         return {}
     index = federation.splits["test"][:1] if setup.problem.kind == "vertical" else federation.splits["test"]
-    samples = index[index >= 0]
     digest = {} if strict or not federation.tested else {"digest": federation.tested}
     positive = {"positive": federation.classes[1]} if len(federation.classes) == 2 else {}
-    constant = {} if strict or not federation.classes else _constant(federation.pool.y[samples])
-    return {"tested": {"samples": samples.numel(), **digest, **positive, **constant}}
-
-
-def _constant(labels: Tensor) -> dict[str, float]:
-    """Return the accuracy of always predicting the most frequent of some labels; nothing without labels."""
-    if not labels.numel():
-        return {}
-    return {"constant": float(labels.flatten().bincount().max()) / labels.numel()}
+    share = None if strict else federation.constant_accuracy("test")
+    constant = {} if share is None else {"constant": share}
+    return {"tested": {"samples": int((index >= 0).sum()), **digest, **positive, **constant}}
 
 
 def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool) -> dict[str, Any]:

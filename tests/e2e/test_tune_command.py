@@ -10,6 +10,7 @@ from harness.cli.parser import main, parser
 from harness.cli.tune import given_search
 from harness.config.run import read_spec
 from harness.config.yaml import read_yaml
+from harness.core.errors import UserError
 from harness.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -96,3 +97,20 @@ def test_what_cannot_be_searched_is_refused(tmp_path, capsys, options, text):
     assert main(["tune", write(tmp_path, RUN), *options, "--out", str(tmp_path / "out")]) == 2
     assert text in " ".join(capsys.readouterr().err.split())
     assert not list((tmp_path / "out").glob("runs/*"))
+
+
+def test_a_search_by_accuracy_warns_where_one_class_is_very_frequent(tmp_path, caplog, capsys, monkeypatch):
+    """19 of 20 labels are the same."""
+
+    def end(*arguments):
+        raise UserError("no search here")
+
+    monkeypatch.setattr("harness.executors.tuning.search.climb", end)
+    rows = [f"{number % 7},{number % 20 == 0}" for number in range(400)]
+    (tmp_path / "rare.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    file = write(tmp_path, RUN | {"data": f"csv:{tmp_path / 'rare.csv'}?label=y"})
+    for options, warned in (([], True), (["--metric", "auroc"], False)):
+        assert main(["tune", file, *options, "--out", str(tmp_path / "out")]) == 2
+        assert "no search here" in capsys.readouterr().err
+        assert ("accuracy hardly tells settings apart" in caplog.text) == warned
+        caplog.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,13 +17,14 @@ from harness.executors.tuning.attempt import Attempt
 from harness.executors.tuning.cost import Releases, cost_of, price_of
 from harness.executors.tuning.halving import halve
 from harness.executors.tuning.rungs import climb
-from harness.metrics import PREFIXES
+from harness.metrics import LOPSIDED, PREFIXES
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
 from privacy.event import Event
 
+log = logging.getLogger(__name__)
 Start = Callable[[Sequence[RunSpec]], None]
 
 
@@ -67,10 +69,8 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         if key in seen:
             continue
         seen.add(key)
-        run = Simulation.from_setup(
-            calibrated(prepare(spec.model_copy(update={"seed": tune.seeds_of(search.algorithm)[0]})))
-        )
-        metrics = run.evaluate().metrics
+        setup = calibrated(prepare(spec.model_copy(update={"seed": tune.seeds_of(search.algorithm)[0]})))
+        metrics = Simulation.from_setup(setup).evaluate().metrics
         if metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
@@ -82,6 +82,13 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
             among = f"; known are {', '.join(sorted(known))}" if known else ""
             raise UserError(
                 f"tune.metric: {tune.metric} of the selection samples is not known for {where}: {why}{among}"
+            )
+        constant = setup.federation.constant_accuracy(SPLIT) if tune.metric == "accuracy" else None
+        if constant is not None and constant > LOPSIDED:
+            log.warning(
+                "tune.metric: always predicting the most frequent class has an accuracy of %.3f on the selection "
+                "samples, so accuracy hardly tells settings apart; auroc does",
+                constant,
             )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.config.recorded import completed
 from harness.config.report import AUTOMATIC, COSTS_TO_TARGET, ReportSpec, Target
-from harness.metrics import GAPS, better_is_higher, split_measure
+from harness.metrics import GAPS, LOPSIDED, better_is_higher, split_measure
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import (
     PARTITION_FIELDS,
@@ -33,7 +33,6 @@ from harness.storage.store import RunRecord
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-LOPSIDED = 0.8  # accuracy of always predicting one class, above which AUROC ranks
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
 SHOWN = frozenset((

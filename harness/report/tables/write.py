@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from harness.core.units import counted
+from harness.metrics import LOPSIDED
 from harness.report.data.best import RULE
 from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.evidence import Row
 from harness.report.data.export import write_frame
-from harness.report.data.results import LOPSIDED
 from harness.report.data.statistics import FEWEST
 from harness.report.data.tested import APART
 from harness.report.tables.columns import NO_DIFFERENCE, ShownColumn, narrow_columns, results_first
