@@ -20,8 +20,8 @@ from harness.executors.records import checked_record
 from harness.executors.replay import Replay, caught, chosen, replay
 from harness.report.folder import command_of
 from harness.storage.store import RunRecord, Store
-from studies.board.first_seen import add_seen, read_seen
-from studies.board.pages import Entry, write_board
+from studies.board.first_seen import add_seen, first_seen, read_seen
+from studies.board.pages import Entry, merge_entries, write_board
 from studies.board.submission import Submission, read_submission, submissions, write_submission
 
 UNSIGNED = (
@@ -68,7 +68,7 @@ Read = tuple[Submission, list[RunRecord]]
 def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
     """Return the submissions of a folder with their records, and the faults of others, by their names.
 
-    Of copies the first that the board has seen counts, then one that is signed: anybody can copy a submission into
+    Of copies a signed one counts, of several the first that the board has seen: anybody can copy a submission into
     a folder of another name, leave out its signature, or sign it with a key of their own.
     """
     readable: dict[str, Read] = {}
@@ -80,9 +80,9 @@ def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
         except UserError as error:
             refused[place.name] = str(error)
 
-    def earlier(name: str) -> tuple[float, bool, str]:
+    def earlier(name: str) -> tuple[bool, float, str]:
         id, signer = readable[name][0].id, readable[name][0].signer
-        return seen[id, signer].place if (id, signer) in seen else math.inf, signer is None, name
+        return signer is None, seen[id, signer].place if (id, signer) in seen else math.inf, name
 
     originals: dict[str, str] = {}
     for name in sorted(readable, key=earlier):
@@ -111,7 +111,7 @@ def read_records(folder: Path) -> Read:
 def check_command(
     args: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay
 ) -> int:
-    """Check all submissions and repeat a sample of their runs; return 2 if something is wrong."""
+    """Check all submissions, repeat runs on which they disagree and a sample; return 2 if something is wrong."""
     bounds(args)
     read, refused = read_all(args.dir)
     for name, why in refused.items():
@@ -129,7 +129,11 @@ def check_command(
             out.print(f"{name}: {note}", markup=False, soft_wrap=True)
     wrong = len(refused)
     sample = chosen(list(pool), args.sample, args.seed)
-    for name in sample:
+    _, _, disputes = merge_entries(Entry(*each) for each in read.values())
+    disputed = [name for name, (_, id) in pool.items() if id in disputes]
+    if disputed:
+        out.print(f"{counted(len(disputed), 'run')} repeated as submissions disagree", markup=False)
+    for name in dict.fromkeys([*disputed, *sample]):
         store, id = pool[name]
         repetition = repeat(store, id, args.tolerance, args.device)
         wrong += repetition.state in (
@@ -160,7 +164,7 @@ def _noise_note(records: Sequence[RunRecord]) -> str:
 def assurance(runs: int, sample: int, seed: int) -> str:
     """Return how surely a sample of all finished runs finds forged ones, in words."""
     if not sample:
-        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their values"
+        return f"none of {counted(runs, "finished run")} drawn to be repeated: nothing else is known of their values"
     shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
     odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
     return (
@@ -185,10 +189,7 @@ def build_command(args: argparse.Namespace) -> int:
     for name, why in refused.items():
         log.print(f"{name}: left out: {why}", markup=False)
     seen = add_seen(args.dir, ((name, entry.submission) for name, entry in entries.items()))
-    dated = [
-        entry._replace(seen=seen.get((entry.submission.id, entry.submission.signer)))
-        for entry in entries.values()
-    ]
+    dated = [entry._replace(seen=first_seen(seen, entry.submission.id)) for entry in entries.values()]
     pages = write_board(dated, refused, args.out, command_of)
     log.print(
         f"wrote {counted(len(pages), 'page')} of {counted(len(entries), 'submission')}: {pages[0]}",

@@ -7,7 +7,7 @@ commits the list. Lines are never changed, and no submission touches it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +56,11 @@ def read_seen(folder: Path) -> dict[tuple[str, str | None], Seen]:
                 folder / SEEN, f"is damaged in line {place + 1}; take it from its history"
             ) from None
     return dates
+
+
+def first_seen(seen: Mapping[tuple[str, str | None], Seen], id: str) -> Seen | None:
+    """Return when a manifest was first seen, whoever had signed it; None if it was not."""
+    return min((each for (of, _), each in seen.items() if of == id), default=None)
 
 
 def add_seen(folder: Path, submitted: Iterable[tuple[str, Submission]]) -> dict[tuple[str, str | None], Seen]:

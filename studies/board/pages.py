@@ -38,17 +38,17 @@ Command = Callable[[RunRecord], str]
 
 
 class Entry(NamedTuple):
-    """A submission with the records of its runs, and when the board first saw it, if it has."""
+    """A submission with the records of its runs, and when the board first saw its manifest, if it has."""
 
     submission: Submission
     records: list[RunRecord]
     seen: Seen | None = None
 
     @property
-    def order(self) -> tuple[bool, float, str]:
-        """Order in which values are shown: signed before unsigned, first seen before later."""
+    def order(self) -> tuple[float, bool, str]:
+        """Order in which values are shown: first seen before later; anybody can sign with a key made for it."""
         place = math.inf if self.seen is None else self.seen.place
-        return self.submission.signer is None, place, self.submission.id
+        return place, self.submission.signer is None, self.submission.id
 
     @property
     def who(self) -> str:
@@ -90,7 +90,7 @@ def write_board(
         The pages, the index first.
     """
     entries = sorted(entries, key=lambda entry: entry.order)
-    runs, owners, disputes = _merge_entries(entries)
+    runs, owners, disputes = merge_entries(entries)
     pages = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
     tables = [
         pages.tasks(runs.values()),
@@ -206,7 +206,7 @@ def _method(record: RunRecord) -> str:
     return part_name(record.spec["algorithm"]) or ""
 
 
-def _merge_entries(
+def merge_entries(
     entries: Iterable[Entry],
 ) -> tuple[dict[str, RunRecord], dict[str, list[str]], dict[str, list[str]]]:
     """Return runs and submitters by id, and the different versions of runs on which submitters disagree."""

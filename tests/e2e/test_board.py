@@ -170,6 +170,34 @@ def test_a_copy_displaces_no_original(made, tmp_path, capsys):
     assert "seen.jsonl is damaged in line 1" in said(capsys)
 
 
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_an_unsigned_copy_that_came_first_gives_way_to_the_signed_one(made, tmp_path, capsys):
+    """It was the original for the board, and the signature of who had made it was lost."""
+    key, subs = tmp_path / "ada", tmp_path / "subs"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    write_submission(made, "mine", tmp_path / "z-ada", "Ada", key)
+    shutil.copytree(tmp_path / "z-ada", subs / "a-copy", ignore=shutil.ignore_patterns(SIGNATURE))
+    build = ["board", "build", str(subs), "--out", str(tmp_path / "site")]
+    assert studies(build) == 0
+    shutil.move(tmp_path / "z-ada", subs)
+    assert studies(build) == 2
+    assert "a-copy: left out: it is a copy of z-ada" in said(capsys)
+    assert "Ada, SHA256:" in next((tmp_path / "site" / "tasks").glob("*.html")).read_text()
+
+
+def test_a_check_repeats_what_submissions_disagree_about(made, folder, capsys):
+    """Whoever comes first or signs, the run that differs when it is computed again is refused."""
+    write_submission(made, "mine", folder / "eve", "Eve")
+    forged = Store(folder / "eve").run_folders()[0]
+    forge(forged)
+    resealed(folder / "eve")
+    assert studies(["board", "check", str(folder), "--sample", "0"]) == 2
+    told = said(capsys)
+    assert "2 runs repeated as submissions disagree" in told
+    assert f"ada/runs/{forged.path.name}: identical" in told
+    assert f"eve/runs/{forged.path.name}: different" in told
+
+
 def test_a_check_says_which_noise_may_have_been_chosen(tmp_path, capsys):
     """A run that is repeated with the noise that it names agrees, whoever chose that name among many."""
     private = {"placement": "central", "clip": 1.0, "epsilon": 8.0}

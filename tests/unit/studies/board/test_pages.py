@@ -133,8 +133,8 @@ def test_submissions_that_disagree_are_named(site):
     )  # the row's figures are those of the signed submission
 
 
-def test_of_signed_submissions_the_first_seen_counts(site):
-    """Who comes later and disagrees must not gain by what can be chosen, as the digits of a manifest."""
+def test_of_submissions_that_disagree_the_first_seen_counts(site):
+    """Who comes later must not gain by what can be chosen, as the digits of a manifest or a key of one's own."""
     first = entry(record(0.713), id="f" * 12, signer="SHA256:ada")._replace(seen=Seen(0, "2026-01-01"))
     later = entry(record(0.931), id="0" * 12, submitter="Bob", signer="SHA256:bob")
     for second in (later, later._replace(seen=Seen(1, "2026-01-02"))):
@@ -142,7 +142,7 @@ def test_of_signed_submissions_the_first_seen_counts(site):
         assert ">0.7130<" in page and ">0.9310<" not in page and "0.931 by Bob" in page
     nobody = entry(record(0.5), id="1" * 12)._replace(seen=Seen(0, "2025-01-01"))
     page = site(nobody, first._replace(seen=Seen(1, "2026-01-01")))[f"tasks/{task_id(record())}.html"]
-    assert ">0.7130<" in page and "0.5 by Ada, unsigned" in page
+    assert ">0.5000<" in page and "0.713 by Ada, SHA256:ada" in page
 
 
 def test_a_page_without_disputes_has_no_such_column(site):
