@@ -235,7 +235,11 @@ def plan_command(args: CommandLine) -> int:
         entries, title = _condense(rows)
         of_search = f". {_of_search(further, combinations, rows)}" if chosen.tune else ""
         print_rows(entries, title + of_search, EXPENDABLE)
-        log.print(_step_after_plan(args), markup=False)
+        squeezed = dict.fromkeys(row["squeezed"] for row in rows if row.get("squeezed"))
+        for text in squeezed:
+            log.print(f"Here: {text}", markup=False)
+        if not squeezed:
+            log.print(_step_after_plan(args), markup=False)
     return 0
 
 

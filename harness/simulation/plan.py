@@ -20,7 +20,7 @@ from harness.simulation.build import frozen_part, identify, named_digest, prepar
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import of_cohorts
 from harness.simulation.federations import data_key, make_federation, stand_in_federation
-from harness.simulation.room import Need, needed
+from harness.simulation.room import Need, fit, needed
 from harness.simulation.setup import Execution, Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import largest_stack, sizes, stack_key
@@ -46,7 +46,9 @@ def plan(
     these estimates.
     ``attacks`` names the attacks on a run, whose time is not among the seconds.
     ``memory`` is roughly the number of bytes that a run takes at its peak in a process of its own, by
-    `harness.simulation.room.needed`, and ``memory_stack`` that of as many such runs as are stacked. Where a run
+    `harness.simulation.room.needed`, and ``memory_stack`` that of as many such runs as are stacked. ``squeezed``
+    says where this machine has so little that the run is refused, or that its clients are computed one after
+    another. Where a run
     takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip
     there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
@@ -83,11 +85,15 @@ def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dic
 
 
 class Counts(NamedTuple):
-    """The findings of dry runs: costs, a privacy statement, memory, and the most such runs in a stack."""
+    """The findings of dry runs: costs, a privacy statement, memory, and the most such runs in a stack.
+
+    ``squeezed`` says how little memory there is here, if the run is refused for it or goes client by client.
+    """
 
     cost: dict[str, Tensor]
     privacy: dict[str, Any]
     memory: Need
+    squeezed: str
     stack: int
 
 
@@ -213,12 +219,12 @@ def _hours(
 
 def _seconds(spec: RunSpec, execution: Execution | None) -> float:
     setup = calibrated(prepare(spec, execution))
-    need = needed(setup)
-    tried = trial(setup, need)
+    tried = trial(setup)
     if tried is None:
+        memory = size(needed(setup).peak())
         raise UserError(
-            f"--limit-hours: a run of {spec.algorithm['name']} takes roughly {size(need.peak())} of memory, too "
-            "much for a trial that estimates its time"
+            f"--limit-hours: a run of {spec.algorithm['name']} takes roughly {memory} of memory, too much for a "
+            "trial that estimates its time"
         )
     return tried.seconds
 
@@ -230,12 +236,12 @@ class Trial(NamedTuple):
     noise_to_signal: float | None
 
 
-def trial(setup: Setup, need: Need) -> Trial | None:
+def trial(setup: Setup) -> Trial | None:
     """Make two real rounds and an evaluation of a run; None if even those of one client take too much memory.
 
     The seconds of the first round count once, because it includes warm-up.
     """
-    ids, share = None, 1.0
+    ids, share, need = None, 1.0, needed(setup)
     if need.usual > TRIAL_BYTES:
         clients = sizes(setup)[0]
         few = clients * TRIAL_BYTES // need.usual
@@ -316,7 +322,7 @@ class Memo:
             if not tossed:
                 self._counts[key] = counts
             if self._timed and trial_key not in self._trials:
-                self._trials[trial_key] = trial(ready, counts.memory)
+                self._trials[trial_key] = trial(ready)
         digest = setup.federation.digest if dealt is None else _named(spec, dealt)
         return Planned(setup.federation.clients, digest, counts, self._trials.get(trial_key))
 
@@ -337,7 +343,16 @@ def _counts(setup: Setup) -> tuple[Counts, bool]:
     """Return what dry runs tell, also that of its calibration, and whether another seed may change it."""
     expected = of_cohorts(setup)
     privacy = {} if setup.privacy is None else statement(setup.privacy, (setup.dry or expected).ledger)
-    return Counts(expected.cost, privacy, needed(setup), largest_stack(setup)), expected.tossed
+    return Counts(expected.cost, privacy, *_memory(setup), largest_stack(setup)), expected.tossed
+
+
+def _memory(setup: Setup) -> tuple[Need, str]:
+    """Return the memory that a run takes on this machine, and what is said of it if there is little."""
+    try:
+        fitted = fit(setup, Execution())
+    except UserError as error:
+        return needed(setup), str(error)
+    return needed(fitted.setup), fitted.note if fitted.setup.in_chunks else ""
 
 
 def _named(spec: RunSpec, dealt: Federation) -> str:
@@ -387,6 +402,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         "seconds": measured and round(measured.seconds, 3),
         "memory": counts.memory.peak(),
         "memory_stack": counts.memory.peak(counts.stack),
+        "squeezed": counts.squeezed or None,
         "attacks": None if cell.spec.attacks is None else ", ".join(cell.spec.attacks.kinds),
         "status": "planned",
         "reason": None,

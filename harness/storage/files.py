@@ -24,6 +24,7 @@ from typing import IO, Any
 from harness.core.errors import UserError
 
 MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
+MOST_OPENED = 1 << 23  # lists and objects in a JSON file; an empty list takes thirty times its text
 MOST_LEVELS = 64  # of nested lists and objects
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 LONG_NUMBER = b"0" * 300  # more digits than the largest floating-point number
@@ -112,13 +113,16 @@ def json_value(raw: bytes, opened: int | None = None) -> Any:
     ------
     ValueError
         If it is no JSON, or holds what no record has and other code would stumble over: whole numbers larger than
-        any other number, more than `MOST_LEVELS` levels, or halves of characters.
+        any other number, more than `MOST_LEVELS` levels or `MOST_OPENED` lists and objects, or halves of
+        characters.
     """
     try:
         if LONG_NUMBER in raw.translate(ZEROS):
             raise ValueError("a number is too large")
-        value = json.loads(raw.decode("utf-8"))
         opened = raw.count(b"{") + raw.count(b"[") if opened is None else opened
+        if opened > MOST_OPENED:
+            raise ValueError("too many lists and objects")
+        value = json.loads(raw.decode("utf-8"))
         if opened > MOST_LEVELS and not _shallow(value):
             raise ValueError("too many levels")
         if b"\\ud" in raw or b"\\uD" in raw:

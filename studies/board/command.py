@@ -164,7 +164,8 @@ def _noise_note(records: Sequence[RunRecord]) -> str:
 def assurance(runs: int, sample: int, seed: int) -> str:
     """Return how surely a sample of all finished runs finds forged ones, in words."""
     if not sample:
-        return f"none of {counted(runs, "finished run")} drawn to be repeated: nothing else is known of their values"
+        every = counted(runs, "finished run")
+        return f"none of {every} drawn to be repeated: nothing else is known of their values"
     shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
     odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
     return (

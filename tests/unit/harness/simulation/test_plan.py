@@ -10,6 +10,7 @@ from datasets.errors import DataError
 from harness.config.recorded import identity
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
+from harness.core.execution.memory import Room
 from harness.core.settings.compression import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -321,6 +322,22 @@ def test_more_seeds_than_are_planned_take_over_figures_in_turn(data, monkeypatch
 def test_a_plan_names_the_memory_of_a_run_and_of_a_stack(data) -> None:
     row = planned(data, "fedavg", {})
     assert BASELINE < row["memory"] < row["memory_stack"]
+
+
+def test_a_plan_says_what_this_machine_has_too_little_memory_for(data, monkeypatch) -> None:
+    """`run` refused what a plan had called possible, and computed clients in turn where a plan counted all."""
+    fields = {"model": {"name": "mlp", "hidden": [2000]}, "partition": {"kind": "iid", "clients": 7}}
+    whole = {name: planned(data, name, fields) for name in ("fedavg", "scaffold")}
+    assert [row["squeezed"] for row in whole.values()] == [None, None]
+    left = (whole["fedavg"]["memory"] - BASELINE) // 3
+    monkeypatch.setattr("harness.simulation.room.room", lambda: Room(left, "limit of a test"))
+    in_turn = planned(data, "fedavg", fields)
+    assert "its clients are computed one after another" in in_turn["squeezed"]
+    assert in_turn["memory"] < whole["fedavg"]["memory"]
+    monkeypatch.setattr("harness.simulation.room.room", lambda: Room(10_000, "limit of a test"))
+    refused = planned(data, "scaffold", fields)
+    assert refused["squeezed"].startswith("memory: the run takes at least")
+    assert refused["memory"] == whole["scaffold"]["memory"]
 
 
 def test_trial_rounds_of_large_runs_have_fewer_clients(data, monkeypatch) -> None:
