@@ -69,6 +69,7 @@ UNITS = {
 }
 NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
 MEANS = ("memory", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+STACKED = "seconds_stacked"  # in the title alone
 MANY = 1000  # runs, of which a plan says that it has begun
 UNTIMED = ("--untimed",)  # options that only a plan has
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
@@ -258,7 +259,7 @@ def _of_search(
     means = "Settings that are tuned are planned at the mean of their ranges"
     if not further:
         return means
-    times = {cell: row.get("seconds") for cell, row in zip(combinations, rows, strict=True)}
+    times = {cell: _share(row) for cell, row in zip(combinations, rows, strict=True)}
     counts: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for why, cell, most in further:
@@ -274,6 +275,12 @@ def _of_search(
     )
 
 
+def _share(row: Mapping[str, Any]) -> float | None:
+    """Return the planned seconds of a run, as one of a stack where it would be."""
+    seconds: float | None = row.get(STACKED) or row.get("seconds")
+    return seconds
+
+
 def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return a plan with seeds averaged and shared values in the title; --json prints all values."""
     cells: dict[str, list[dict[str, Any]]] = {}
@@ -286,8 +293,10 @@ def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
             name: None if None in some else statistics.mean(some) for name, some in values_by_name.items()
         }
         means.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
-    timed = [cell["seconds"] * cell["runs"] for cell in means if cell["seconds"] is not None]
+    timed = [row["seconds"] for row in rows if row.get("seconds") is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
+    if len(rows) > 1 and any(row.get(STACKED) for row in rows):
+        about += [f"{duration(sum(_share(row) or 0.0 for row in rows))} by one worker that stacks runs"]
     attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from harness.config.ranges import WHOLE, Range
+from harness.config.run import RunSpec
 from harness.config.searches import Search, families, searches, with_settings
 from harness.config.sweep import Combination
 from harness.config.tune import ADDED, MOST_SETTINGS, STEPS, WIDENINGS, SurfaceTune, TuneSpec
 from harness.core.errors import UserError
 
+ROUNDS, LOCAL_STEPS = "rounds", "algorithm.local_steps"
+SHARES = 60  # of a range, of which a mean is taken
 #: Why there may be further runs, as they follow each other.
 OTHER_BUDGETS = "of settings that another budget prefers"
 WIDENED = "in widened ranges"
@@ -157,6 +161,22 @@ def _at_means(cell: Combination, search: Search, tune: TuneSpec) -> Combination:
     assert cell.spec is not None
     try:
         settings = {path: tune.settings[path].mean() for path in search.paths}
+        if isinstance(tune, SurfaceTune) and tune.most_steps is not None and ROUNDS in settings:
+            settings[ROUNDS] = _rounds(cell.spec, settings, tune, tune.most_steps)
         return replace(cell, spec=with_settings(cell.spec, settings))
     except UserError:
         return cell
+
+
+def _rounds(spec: RunSpec, settings: Mapping[str, Any], tune: SurfaceTune, most: int) -> int:
+    """Return the rounds of a run of mean length, of the runs that a search may try (`SurfaceTune.most_steps`)."""
+    steps = spec.algorithm.get("local_steps", 1)
+    rounds, of_round = (
+        [tune.settings[path].at((number + 0.5) / SHARES) for number in range(SHARES)]
+        if path in settings
+        else [fixed]
+        for path, fixed in ((ROUNDS, spec.rounds), (LOCAL_STEPS, steps))
+    )
+    lengths = [one * other for one in rounds for other in of_round if one * other <= most]
+    mean = settings.get(LOCAL_STEPS, steps)
+    return max(1, round(fmean(lengths) / mean)) if lengths else int(settings[ROUNDS])

@@ -23,10 +23,11 @@ from harness.simulation.federations import data_key, make_federation, stand_in_f
 from harness.simulation.room import Need, fit, needed
 from harness.simulation.setup import Execution, Setup
 from harness.simulation.simulation import Simulation
-from harness.simulation.stacking import largest_stack, sizes, stack_key
+from harness.simulation.stacking import largest_stack, sizes, stack_key, stack_setups
 from harness.simulation.statement import statement
 
 TRIAL_BYTES = 2**29  # that trial rounds may take
+TRIAL_RUNS = 8  # that are stacked in a trial
 SEEDS = 100  # of runs that differ in nothing else, which are planned one by one
 FEDERATIONS = 4  # kept while combinations are tried, which mostly follow one another with the same data
 
@@ -42,7 +43,8 @@ def plan(
     Releases and epsilon are exact (for unit record: upper bounds if clients differ in their local steps). Bytes,
     operations and oracle calls are exact if they do not depend on chance, and expected values if they do (largest
     entries, Poisson cohorts). Seconds are estimated for a single run from two real rounds and an evaluation on this
-    machine, and the ratio of noise to signal is that of the second; runs that differ in their seed only share
+    machine, and the ratio of noise to signal is that of the second; ``seconds_stacked`` is the share of a run in a
+    stack, as sweeps and suites make it, where runs like it are stacked. Runs that differ in their seed only share
     these estimates.
     ``attacks`` names the attacks on a run, whose time is not among the seconds.
     ``memory`` is roughly the number of bytes that a run takes at its peak in a process of its own, by
@@ -230,17 +232,15 @@ def _seconds(spec: RunSpec, execution: Execution | None) -> float:
 
 
 class Trial(NamedTuple):
-    """Estimates for an unstacked run: its seconds, and the ratio of noise to signal; None if not recorded."""
+    """Estimates for a run: its seconds alone and in a stack, and the ratio of noise to signal; None if unknown."""
 
     seconds: float
+    stacked: float | None
     noise_to_signal: float | None
 
 
 def trial(setup: Setup) -> Trial | None:
-    """Make two real rounds and an evaluation of a run; None if even those of one client take too much memory.
-
-    The seconds of the first round count once, because it includes warm-up.
-    """
+    """Make two real rounds and an evaluation of a run; None if even those of one client take too much memory."""
     ids, share, need = None, 1.0, needed(setup)
     if need.usual > TRIAL_BYTES:
         clients = sizes(setup)[0]
@@ -248,19 +248,35 @@ def trial(setup: Setup) -> Trial | None:
         if not few or setup.algorithm.meta.gossip or setup.problem.kind == "vertical":
             return None
         ids, share = torch.arange(few), few / clients
-    spec, began, run = setup.spec, time.perf_counter(), Simulation.from_setup(setup)
-    run.step(ids, diagnose=True, drawn=True)
+    run = Simulation.from_setup(setup)
+    alone = _measured(run, setup.spec, ids, share)
+    ratio = None if ids is not None else run.diagnostics.get("noise_to_signal")
+    runs = min(largest_stack(setup), TRIAL_BYTES // max(1, need.usual), TRIAL_RUNS)
+    stacked = None
+    if runs > 1:
+        whole = Simulation.from_setup(stack_setups([setup] * runs))
+        stacked = _measured(whole, setup.spec, diagnose=False) / runs
+    return Trial(alone, stacked, None if ratio is None else float(ratio))
+
+
+def _measured(
+    run: Simulation, spec: RunSpec, ids: Tensor | None = None, share: float = 1.0, diagnose: bool = True
+) -> float:
+    """Return the seconds of a run, or a stack, by two rounds with a share of the clients and an evaluation.
+
+    Those of the first round count once, because it includes warm-up.
+    """
+    began = time.perf_counter()
+    run.step(ids, diagnose=diagnose, drawn=True)
     first = again = (time.perf_counter() - began) / share
     if spec.rounds > 1:
         began = time.perf_counter()
-        run.step(ids, diagnose=True, drawn=True)
+        run.step(ids, diagnose=diagnose, drawn=True)
         again = (time.perf_counter() - began) / share
     began = time.perf_counter()
     run.evaluate(final=run.round == spec.rounds)
     evaluation = time.perf_counter() - began
-    total = first + (spec.rounds - 1) * again + (1 + -(-spec.rounds // spec.eval_every)) * evaluation
-    ratio = None if ids is not None else run.diagnostics.get("noise_to_signal")
-    return Trial(total, None if ratio is None else float(ratio))
+    return first + (spec.rounds - 1) * again + (1 + -(-spec.rounds // spec.eval_every)) * evaluation
 
 
 def without_seed(spec: RunSpec) -> str:
@@ -400,6 +416,7 @@ def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
         "oracle_calls": int(counts.cost["oracle_calls"]),
         "noise_to_signal": measured and measured.noise_to_signal,
         "seconds": measured and round(measured.seconds, 3),
+        "seconds_stacked": measured and measured.stacked and round(measured.stacked, 3),
         "memory": counts.memory.peak(),
         "memory_stack": counts.memory.peak(counts.stack),
         "squeezed": counts.squeezed or None,

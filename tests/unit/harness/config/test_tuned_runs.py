@@ -56,6 +56,15 @@ def test_settings_that_are_tuned_have_the_mean_of_their_ranges():
     assert estimate(cells, None).reported == list(cells)
 
 
+def test_runs_have_the_mean_length_of_those_that_a_search_may_try():
+    """2 or 10 rounds of 5 or 100 steps: runs of 10, 200 and 50 steps are tried, 1,000 not; 260 / 3 / 52 rounds."""
+    ranges = {"algorithm.local_steps": {"choice": [5, 100]}, "rounds": {"choice": [2, 10]}}
+    expected = estimate(*tuned(settings=ranges, most_steps=200))
+    assert {(cell.spec.rounds, cell.spec.algorithm["local_steps"]) for cell in expected.searched} == {(2, 52)}
+    expected = estimate(*tuned(settings=ranges))
+    assert {cell.spec.rounds for cell in expected.searched} == {6}
+
+
 def test_runs_are_counted_for_every_budget():
     """With budget 12 and repeats 1, 2, 4, three steps of a tried and a new one: 15 + 6 + 2 * 2 = 25 runs at least.
 

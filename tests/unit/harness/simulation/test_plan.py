@@ -250,7 +250,8 @@ def test_an_untimed_plan_says_all_but_seconds(data):
     spec = read_spec(given(data, {"name": "fedsgda_plus", "local_steps": 2}, **fields))
     (timed,), (untimed,) = plan([Combination({}, spec)]), plan([Combination({}, spec)], timed=False)
     assert timed["seconds"] is not None and untimed["seconds"] is None
-    unknown = {"seconds": None, "noise_to_signal": None}
+    assert timed["seconds_stacked"] > 0
+    unknown = {"seconds": None, "seconds_stacked": None, "noise_to_signal": None}
     assert untimed == timed | unknown
 
 
