@@ -82,7 +82,6 @@ def write_paper(
     replaced = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
     for old in (*folder.glob("table-*.tex"), *(folder / name for name in replaced)):
         old.unlink(missing_ok=True)
-    spec = results.ranked(spec)
     frame = board_of(results, spec).frame
     statement = privacy_statement([cell for cell in results.cells if cell.done])
     tables = {"table-leaderboard.tex": _board(results, frame)}

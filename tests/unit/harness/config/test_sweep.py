@@ -162,7 +162,7 @@ def test_the_command_line_takes_the_place_of_a_suites_lists():
 def test_a_time_limit_refuses_runs_or_drops_the_last_seeds(monkeypatch):
     """An hour a run of 2 rounds, two hours one of 4: three seeds of both take 9 hours, two 6, one 3."""
     monkeypatch.setattr(
-        "harness.simulation.plan.trial", lambda setup, needed: Trial(1800.0 * setup.spec.rounds, None)
+        "harness.simulation.plan.trial", lambda setup: Trial(1800.0 * setup.spec.rounds, None, None)
     )
     cells = expand(BASE, [{"rounds": [2, 4], "seed": "0..2"}])
     assert affordable(cells, 9) == list(cells)
@@ -179,7 +179,7 @@ def test_a_time_limit_refuses_runs_or_drops_the_last_seeds(monkeypatch):
 
 
 def test_runs_that_are_done_cost_nothing(monkeypatch):
-    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup, needed: Trial(3600.0, None))
+    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup: Trial(3600.0, None, None))
     cells = expand(BASE, [{"seed": "0..3"}])
     done = [identify(cell.spec) for cell in cells[:3]]
     assert affordable(cells, 1, ended=done) == list(cells)
@@ -187,14 +187,14 @@ def test_runs_that_are_done_cost_nothing(monkeypatch):
 
 def test_runs_that_are_done_are_never_left_out(monkeypatch):
     """Of four seeds the last is done; of the other three, an hour each, two fit."""
-    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup, needed: Trial(3600.0, None))
+    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup: Trial(3600.0, None, None))
     cells = expand(BASE, [{"seed": "0..3"}])
     left = affordable(cells, 2, ended=[identify(cells[3].spec)], trim=True)
     assert [cell.spec is None for cell in left] == [False, False, True, False]
 
 
 def test_workers_that_have_nothing_to_do_save_no_time(monkeypatch):
-    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup, needed: Trial(3600.0, None))
+    monkeypatch.setattr("harness.simulation.plan.trial", lambda setup: Trial(3600.0, None, None))
     cells = expand(BASE, [{"seed": "0..1"}])
     assert affordable(cells, 1, jobs=2) == list(cells)
     with pytest.raises(UserError, match="about 1 hours with 8 at a time, and the limit is"):
