@@ -259,7 +259,7 @@ def _of_search(
     means = "Settings that are tuned are planned at the mean of their ranges"
     if not further:
         return means
-    times = {cell: _share(row) for cell, row in zip(combinations, rows, strict=True)}
+    times = {cell: _seconds(row) for cell, row in zip(combinations, rows, strict=True)}
     counts: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for why, cell, most in further:
@@ -275,7 +275,7 @@ def _of_search(
     )
 
 
-def _share(row: Mapping[str, Any]) -> float | None:
+def _seconds(row: Mapping[str, Any]) -> float | None:
     """Return the planned seconds of a run, as one of a stack where it would be."""
     seconds: float | None = row.get(STACKED) or row.get("seconds")
     return seconds
@@ -296,7 +296,7 @@ def _condense(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str
     timed = [row["seconds"] for row in rows if row.get("seconds") is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
     if len(rows) > 1 and any(row.get(STACKED) for row in rows):
-        about += [f"{duration(sum(_share(row) or 0.0 for row in rows))} by one worker that stacks runs"]
+        about += [f"{duration(sum(_seconds(row) or 0.0 for row in rows))} by one worker that stacks runs"]
     attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})

@@ -50,9 +50,8 @@ def plan(
     ``memory`` is roughly the number of bytes that a run takes at its peak in a process of its own, by
     `harness.simulation.room.needed`, and ``memory_stack`` that of as many such runs as are stacked. ``squeezed``
     says where this machine has so little that the run is refused, or that its clients are computed one after
-    another. Where a run
-    takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip
-    there are none.
+    another. Where a run takes more than `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in
+    proportion; in gossip there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
     shape, with equal classes; such a row has no id. What an encoder makes of data is not computed then.
     Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their values in turn;

@@ -24,7 +24,7 @@ from typing import IO, Any
 from harness.core.errors import UserError
 
 MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
-MOST_OPENED = 1 << 23  # lists and objects in a JSON file; an empty list takes thirty times its text
+MOST_OPENED = 1 << 23  # lists and objects in a JSON file; an empty list takes about 25 times its text
 MOST_LEVELS = 64  # of nested lists and objects
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 LONG_NUMBER = b"0" * 300  # more digits than the largest floating-point number

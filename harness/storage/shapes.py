@@ -156,7 +156,7 @@ class Meta(Shape):
 
 
 class Tested(Shape):
-    """The samples that a run is tested on, the positive class of two, and the accuracy of predicting one class."""
+    """The samples that a run is tested on, the positive class of two, and the accuracy of a constant answer."""
 
     samples: Whole | None = None
     digest: Name | None = None
